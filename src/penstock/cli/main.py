@@ -1,0 +1,78 @@
+"""The entry of the `penstock` command: gathers the commands and turns errors into one line.
+
+A command lives in a module of its own here, `penstock/cli/<noun>.py`, with a function
+`register(app)` that adds it; its name goes into COMMAND_MODULES. Such a module imports what it
+needs inside its commands, so that `penstock --help` stays quick. No command prints errors itself.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+import typer
+
+from penstock.errors import PenstockError
+
+# In the order of the help text.
+COMMAND_MODULES: Final = ("version",)
+
+EXIT_FAILED: Final = 1
+
+
+def build_app() -> typer.Typer:
+    app = typer.Typer(
+        name="penstock",
+        help="One broker, one durable log, several wire protocols, and Spark.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    # A callback keeps `penstock version` a subcommand while it is the only one.
+    app.callback()(_root)
+    for name in COMMAND_MODULES:
+        import_module(f"penstock.cli.{name}").register(app)
+    return app
+
+
+def _root() -> None:
+    """One broker, one durable log, several wire protocols, and Spark."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code. Errors a user can cause are one line on stderr."""
+    args = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    try:
+        result = build_app()(args=args, prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        hint = "; see penstock --help" if error.exit_code == 2 else ""
+        return _fail(error.format_message().rstrip(".") + hint, error.exit_code)
+    except PenstockError as error:
+        return _fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        # The reader went away (`penstock cat | head`): no text, and nothing to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except OSError as error:
+        return _fail(_describe(error), EXIT_FAILED)
+    except typer.Abort:
+        return _fail("the input ended before an answer", EXIT_FAILED)
+    # Ctrl-C arrives here too: typer makes it the shell's 130, without a text.
+    return result if isinstance(result, int) else 0
+
+
+def _describe(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _fail(message: str, exit_code: int) -> int:
+    one_line = " ".join(message.split()) or "failed without a message"
+    print(f"penstock: {one_line}", file=sys.stderr)
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""The batch: the unit of append, flush, checksum, read and transfer, and its bytes on disk.
+
+The layout, the header and the hot encoder. Reading columns is in view.py, building batches with
+all columns in builder.py. Hot: compiled by mypyc, runs uncompiled too. Does no I/O and assigns no
+offsets: the partition does.
+"""
+
+from struct import Struct
+from typing import Final
+
+import zstandard
+from crc32c import crc32c
+from librt.strings import BytesWriter, write_i32_le
+from mypy_extensions import i32, i64
+
+# The batch on disk, little-endian, all of it 8-byte aligned, so that Arrow arrays can point into it:
+#
+#    0 u32 magic            4 u32 length of the whole batch, this header included
+#    8 u32 crc32c of all that follows
+#   12 u16 flags           14 u16 version
+#   16 i64 base offset     24 u32 count            28 u32 body length before compression, else 0
+#   32 i64 first time      40 i64 max time         (microseconds)
+#   48 u64 producer id     56 u32 epoch            60 u32 sequence     (zero without FLAG_PRODUCER)
+#   64 i64 durable offset: every record below it was durable when this batch was written. Recovery
+#          needs it to tell a torn tail (may be cut) from damage to durable records (must not be).
+#   72 body: the columns below in this order, as the flags say, each padded to 8
+#
+#      value_offsets i32[count+1], values
+#      FLAG_KEYS      key_offsets i32[count+1], key validity bits (Arrow order), keys
+#      FLAG_HEADERS   header_offsets i32[count+1] (first header of each record), then for the h headers
+#                     of the batch: name_offsets i32[h+1], names, content_offsets i32[h+1], contents
+#      FLAG_TIMES     times i64[count]      (else every record has the first time)
+#      FLAG_EXPIRIES  expiries i64[count]   (0 = never)
+#      FLAG_OFFSETS   offsets i64[count]    (after compaction: no longer base, base+1, ...)
+PREFIX: Final = Struct("<III")
+REST: Final = Struct("<HHqIIqqQIIq")
+HEADER_SIZE: Final = 72
+CRC_FROM: Final = 12
+_CRC: Final = Struct("<I")
+
+MAGIC: Final = 0x4B545350  # b"PSTK"
+MAGIC_BYTES: Final = b"PSTK"
+VERSION: Final = 1
+
+FLAG_KEYS: Final = 1
+FLAG_HEADERS: Final = 2
+FLAG_TIMES: Final = 4
+FLAG_EXPIRIES: Final = 8
+FLAG_OFFSETS: Final = 16
+FLAG_PRODUCER: Final = 32
+FLAG_ZSTD: Final = 64
+# Written by the cleaner: a gap between this batch and the one before it is what compaction removed.
+# A gap before any other batch means that records are missing.
+FLAG_CLEANED: Final = 128
+KNOWN_FLAGS: Final = 255
+
+# A reader holds one batch whole in memory, and i32 offsets end at 2 GiB: 64 MiB keeps both harmless
+# and still holds four records of the largest default size.
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+# Rows of one batch: Spark reads 64 K rows at once; 16 times that bounds what a reader has to walk.
+MAX_BATCH_RECORDS: Final = 1024 * 1024
+
+# zstd level 1: the log is written at memory speed, higher levels cost more than the disk they save.
+ZSTD_LEVEL: Final = 1
+
+_PADS: Final = [b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0"]
+
+
+class BatchError(Exception):
+    """Bytes that are no valid batch. `reason` says why in a few words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Batch:
+    """An encoded body that has no offsets yet: what a producer hands to the log."""
+
+    def __init__(
+        self,
+        body: bytes,
+        count: int,
+        flags: int,
+        first_time_us: int,
+        max_time_us: int,
+        raw_length: int = 0,
+    ) -> None:
+        self.body = body
+        self.count = count
+        self.flags = flags
+        self.first_time_us = first_time_us
+        self.max_time_us = max_time_us
+        self.raw_length = raw_length
+        self.producer_id = 0
+        self.epoch = 0
+        self.sequence = 0
+
+    def from_producer(self, producer_id: int, epoch: int, sequence: int) -> "Batch":
+        """Marks the batch for idempotent append: repeats of the same three are stored once."""
+        self.flags |= FLAG_PRODUCER
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.sequence = sequence
+        return self
+
+    def size(self) -> int:
+        return HEADER_SIZE + len(self.body)
+
+    def compressed(self) -> "Batch":
+        """The same batch with a zstd body, or itself where that would not be smaller."""
+        if self.flags & FLAG_ZSTD:
+            return self
+        squeezed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(self.body)
+        squeezed += _PADS[len(squeezed) & 7]
+        if len(squeezed) >= len(self.body):
+            return self
+        smaller = Batch(
+            squeezed,
+            self.count,
+            self.flags | FLAG_ZSTD,
+            self.first_time_us,
+            self.max_time_us,
+            len(self.body),
+        )
+        smaller.producer_id = self.producer_id
+        smaller.epoch = self.epoch
+        smaller.sequence = self.sequence
+        return smaller
+
+    def stamp(self, base_offset: int, durable_offset: int) -> bytes:
+        """The header for this place in a log, checksum included."""
+        rest = REST.pack(
+            self.flags,
+            VERSION,
+            base_offset,
+            self.count,
+            self.raw_length,
+            self.first_time_us,
+            self.max_time_us,
+            self.producer_id,
+            self.epoch,
+            self.sequence,
+            durable_offset,
+        )
+        checksum = crc32c(self.body, crc32c(rest))
+        return PREFIX.pack(MAGIC, HEADER_SIZE + len(self.body), checksum) + rest
+
+
+class BatchHeader:
+    """The header of a stored batch, parsed."""
+
+    def __init__(
+        self,
+        length: int,
+        flags: int,
+        base_offset: int,
+        count: int,
+        raw_length: int,
+        first_time_us: int,
+        max_time_us: int,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        durable_offset: int,
+    ) -> None:
+        self.length: Final = length
+        self.flags: Final = flags
+        self.base_offset: Final = base_offset
+        self.count: Final = count
+        self.raw_length: Final = raw_length
+        self.first_time_us: Final = first_time_us
+        self.max_time_us: Final = max_time_us
+        self.producer_id: Final = producer_id
+        self.epoch: Final = epoch
+        self.sequence: Final = sequence
+        self.durable_offset: Final = durable_offset
+
+
+def encode_values(values: list[bytes], time_us: int) -> Batch:
+    """The hot path: a batch of plain values that all have the same time."""
+    offsets = BytesWriter()
+    position: i64 = 0
+    write_i32_le(offsets, 0)
+    for value in values:
+        position += len(value)
+        if position > MAX_BATCH_BYTES:
+            raise BatchError(f"batch is over {MAX_BATCH_BYTES} bytes")
+        write_i32_le(offsets, i32(position))
+    if not len(values) & 1:
+        write_i32_le(offsets, 0)  # padding: count + 1 offsets of 4 bytes, to a multiple of 8
+    parts = [offsets.getvalue()]
+    parts.extend(values)
+    parts.append(_PADS[position & 7])
+    return Batch(b"".join(parts), len(values), 0, time_us, time_us)
+
+
+def check_counts(records: int, size: int) -> None:
+    """Refuses a batch that is too large to be stored."""
+    if records > MAX_BATCH_RECORDS:
+        raise BatchError(f"batch has over {MAX_BATCH_RECORDS} records")
+    if size > MAX_BATCH_BYTES:
+        raise BatchError(f"batch is over {MAX_BATCH_BYTES} bytes")
+
+
+def parse_header(buffer: bytes, position: int) -> BatchHeader:
+    """Parses and checks what can be checked without the body. Raises BatchError."""
+    if len(buffer) - position < HEADER_SIZE:
+        raise BatchError("shorter than a batch header")
+    magic, length, _ = PREFIX.unpack_from(buffer, position)
+    if magic != MAGIC:
+        raise BatchError("no batch magic")
+    if length < HEADER_SIZE or length & 7 or length > HEADER_SIZE + 2 * MAX_BATCH_BYTES:
+        raise BatchError(f"impossible batch length {length}")
+    rest = REST.unpack_from(buffer, position + CRC_FROM)
+    flags, version, base, count, raw, first, latest, producer, epoch, sequence, durable = rest
+    if version != VERSION:
+        raise BatchError(f"unknown batch version {version}")
+    if flags & ~KNOWN_FLAGS:
+        raise BatchError(f"unknown batch flags {flags:#x}")
+    if count == 0 or count > MAX_BATCH_RECORDS or base < 0:
+        raise BatchError(f"impossible batch of {count} records at offset {base}")
+    return BatchHeader(
+        length, flags, base, count, raw, first, latest, producer, epoch, sequence, durable
+    )
+
+
+def check_batch(buffer: bytes, position: int) -> BatchHeader:
+    """Parses a whole batch and checks its checksum. Raises BatchError."""
+    header = parse_header(buffer, position)
+    if position + header.length > len(buffer):
+        raise BatchError("batch is cut off")
+    (expected,) = _CRC.unpack_from(buffer, position + 8)
+    found = crc32c(memoryview(buffer)[position + CRC_FROM : position + header.length])
+    if found != expected:
+        raise BatchError(f"checksum is {found:08x}, not {expected:08x}")
+    return header

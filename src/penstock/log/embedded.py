@@ -1,0 +1,307 @@
+"""The embedded engine: the log of this machine, behind the engine boundary.
+
+Puts together metadata, catalogue, partitions, commit threads, reader threads and maintenance. Opens and
+closes a data directory; one process at a time.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.log import cleaner, reader
+from penstock.log.batch import Batch
+from penstock.log.cache import DEFAULT_CACHE_BYTES, BatchCache
+from penstock.log.catalogue import Catalogue
+from penstock.log.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
+from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
+from penstock.log.errors import LogError
+from penstock.log.files import FileSystem, RealFiles
+from penstock.log.groups import GroupOffsets
+from penstock.log.handles import DEFAULT_OPEN_FILES, HandlePool
+from penstock.log.lock import DataDirectoryLock
+from penstock.log.metadata import Change, MetadataStore
+from penstock.log.outcome import deliver
+from penstock.log.partition import Partition
+from penstock.log.reader import ReadResult
+from penstock.log.settings import TopicSettings
+from penstock.log.tokens import AppendToken
+
+METADATA_FILE = "metadata.db"
+# Reads that miss the cache wait for the disk: two can wait at the same time without a queue.
+READER_THREADS = 2
+# Retention and compaction need not be prompt: segments are large and rarely become due.
+MAINTENANCE_INTERVAL_S = 60.0
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+def wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+    open_files: int = DEFAULT_OPEN_FILES
+    commit_threads: int = DEFAULT_THREADS
+    defaults: TopicSettings = TopicSettings()
+    maintenance_interval_s: float = MAINTENANCE_INTERVAL_S
+
+
+class EmbeddedEngine:
+    """See engine.Engine for what the calls mean."""
+
+    def __init__(
+        self,
+        directory: str,
+        options: EngineOptions | None = None,
+        *,
+        post: Post = call_now,
+        files: FileSystem | None = None,
+        clock_us: Callable[[], int] = wall_clock_us,
+        observe_flush: Callable[[float, int], None] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.options = options if options is not None else EngineOptions()
+        self.post = post
+        self.clock_us = clock_us
+        self._observe_flush = observe_flush
+        self.files = files if files is not None else RealFiles()
+        self.files.make_directory(directory)
+        self._lock = DataDirectoryLock(directory)
+        try:
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self) -> None:
+        self.cache = BatchCache(self.options.cache_bytes)
+        self.pool = HandlePool(self.files, self.options.open_files)
+        self.metadata = MetadataStore(f"{self.directory}/{METADATA_FILE}", post=self.post)
+        try:
+            self.catalogue = Catalogue(
+                self.directory, self.files, self.metadata, self._open_partition, self.clock_us
+            )
+            self._groups = GroupOffsets(self.metadata, self.clock_us)
+        except BaseException:
+            self.metadata.close()
+            raise
+        self.commit = GroupCommit(self.options.commit_threads, self.post)
+        self._readers = ThreadPoolExecutor(READER_THREADS, "penstock-read")
+        self._closing = threading.Event()
+        self._maintenance = threading.Thread(
+            target=self._maintain, name="penstock-maintenance", daemon=True
+        )
+        self._maintenance.start()
+
+    def _open_partition(self, path: str, settings: TopicSettings) -> Partition:
+        partition = Partition(
+            path, settings, self.pool, self.cache, self.clock_us, self._observe_flush
+        )
+        found = partition.recovered
+        if found.cut_bytes:
+            logger.warning("%s: torn tail of %d bytes cut", found.cut_path, found.cut_bytes)
+        for damage in found.damages:
+            logger.error(
+                "%s: damaged at byte %d: %s; offsets %d to %d cannot be read",
+                damage.path,
+                damage.position,
+                damage.reason,
+                damage.first_offset,
+                damage.next_offset - 1,
+            )
+        return partition
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    def topics(self) -> list[TopicInfo]:
+        return sorted((topic.info for topic in self.catalogue), key=lambda info: info.name)
+
+    def topic(self, name: str) -> TopicInfo | None:
+        topic = self.catalogue.find(name)
+        return topic.info if topic is not None else None
+
+    def create_topic(
+        self, name: str, partitions: int = 1, settings: TopicSettings | None = None
+    ) -> TopicInfo:
+        chosen = settings if settings is not None else self.options.defaults
+        return self.catalogue.create(name, partitions, chosen).info
+
+    def topic_durable(self, name: str) -> Change[int] | None:
+        return self.catalogue.get(name).creation
+
+    def delete_topic(self, name: str) -> Change[None]:
+        topic, change = self.catalogue.remove(name)
+        for partition in topic.partitions:
+            deliver(partition.abandon())
+            self.commit.forget(partition)
+        self._groups.forget_topic(name)
+        change.add_done_callback(lambda done: self._deleted(done, topic.directory))
+        return change
+
+    def _deleted(self, change: Change[None], directory: str) -> None:
+        if change.error is None:
+            self.catalogue.remove_files(directory)
+
+    def change_topic(
+        self, name: str, changes: dict[str, object], partitions: int | None = None
+    ) -> Change[None]:
+        return self.catalogue.change(name, changes, partitions)
+
+    def partition_info(self, topic: str, partition: int) -> PartitionInfo:
+        found = self.catalogue.partition(topic, partition)
+        damages = [damage for segment in found.segments for damage in segment.damages]
+        return PartitionInfo(
+            topic,
+            partition,
+            found.start_offset,
+            found.visible_offset,
+            found.next_offset,
+            found.size_bytes(),
+            len(found.segments),
+            found.stopped,
+            tuple(f"{d.path} at byte {d.position}: {d.reason}" for d in damages),
+        )
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
+        found = self.catalogue.get(topic)
+        target = self.catalogue.partition(topic, partition)
+        token = target.append(batch)
+        self.commit.submit(target)
+        if found.creation is None:
+            return token
+        return _gate(token, found.creation)
+
+    def read(
+        self, topic: str, partition: int, offset: int, max_bytes: int
+    ) -> ReadToken[ReadResult]:
+        source = self.catalogue.partition(topic, partition)
+        token: ReadToken[ReadResult] = ReadToken()
+        if reader.in_memory(source, offset):
+            _settle_now(token, lambda: reader.read(source, offset, max_bytes))
+        else:
+            self._in_thread(token, lambda: reader.read(source, offset, max_bytes))
+        return token
+
+    def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        found = self.catalogue.partition(topic, partition)
+        return found.start_offset, found.visible_offset
+
+    def offset_at_time(self, topic: str, partition: int, time_us: int) -> ReadToken[int]:
+        source = self.catalogue.partition(topic, partition)
+        token: ReadToken[int] = ReadToken()
+
+        def find() -> int:
+            offset = reader.offset_at_time(source, time_us)
+            return offset if offset is not None else source.visible_offset
+
+        self._in_thread(token, find)
+        return token
+
+    def watch(self, topic: str, partition: int, offset: int, callback: Callable[[], None]) -> None:
+        self.catalogue.partition(topic, partition).watch(offset, callback)
+
+    def unwatch(self, topic: str, partition: int, callback: Callable[[], None]) -> None:
+        found = self.catalogue.find(topic)
+        if found is not None and partition < len(found.partitions):
+            found.partitions[partition].unwatch(callback)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> Change[None]:
+        self.catalogue.partition(topic, partition)
+        return self._groups.commit(group, topic, partition, offset)
+
+    def committed_offset(self, group: str, topic: str, partition: int) -> int | None:
+        return self._groups.committed(group, topic, partition)
+
+    def groups(self) -> dict[str, dict[tuple[str, int], int]]:
+        return self._groups.all()
+
+    # --- threads ---------------------------------------------------------------------------------
+
+    def _in_thread(self, token: ReadToken[T], work: Callable[[], T]) -> None:
+        def run() -> None:
+            try:
+                value, error = work(), None
+            except (LogError, OSError) as failure:
+                value, error = None, failure
+            self.post(lambda: token.settle(value, error))
+
+        self._readers.submit(run)
+
+    def _maintain(self) -> None:
+        while not self._closing.wait(self.options.maintenance_interval_s):
+            self.maintain()
+
+    def maintain(self) -> None:
+        """One round of retention, compaction and merging over all partitions."""
+        for topic in self.catalogue:
+            for partition in topic.partitions:
+                if self._closing.is_set():
+                    return
+                try:
+                    self._maintain_partition(partition)
+                except (LogError, OSError) as error:
+                    logger.warning("maintenance of %s: %s", partition.directory, error)
+
+    def _maintain_partition(self, partition: Partition) -> None:
+        now_us = self.clock_us()
+        if partition.settings.cleanup == "compact":
+            cleaner.compact(partition, now_us)
+        else:
+            cleaner.apply_retention(partition, now_us)
+        cleaner.merge_small_batches(partition)
+
+    def close(self) -> None:
+        """Writes and flushes everything that was accepted. Calling it again does nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._maintenance.join()
+        self._readers.shutdown()
+        self.commit.close()
+        for topic in self.catalogue:
+            for partition in topic.partitions:
+                deliver(partition.close())
+        self.catalogue.wait_for_removals()
+        self.metadata.close()
+        self.pool.close()
+        self._lock.release()
+
+
+def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) -> None:
+    try:
+        token.settle(work(), None)
+    except (LogError, OSError) as error:
+        token.settle(None, error)
+
+
+def _gate(token: AppendToken, creation: Change[int]) -> AppendToken:
+    """Done when both the records and the topic that holds them are durable."""
+    gated = AppendToken(token.count)
+
+    def finish() -> None:
+        if token.done and creation.done and not gated.done:
+            gated.base_offset = token.base_offset
+            gated.repeated = token.repeated
+            error = creation.error
+            gated.error = token.error if error is None else _as_exception(error)
+            gated.complete()
+
+    token.on_done(lambda _: finish())
+    creation.add_done_callback(lambda _: finish())
+    return gated
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else LogError(str(error))

@@ -1,0 +1,127 @@
+"""The engine boundary: all that the broker asks of a log, whoever keeps it.
+
+Narrow and asynchronous: everything that may touch a disk or a network gives a token or a change that
+completes later. The embedded engine (embedded.py) is one implementation; the broker and the sessions
+know only this page.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from penstock.log.batch import Batch
+from penstock.log.reader import ReadResult
+from penstock.log.settings import TopicSettings
+from penstock.log.tokens import AppendToken
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as it is now. The id is never used again for another topic of the same name."""
+
+    id: int
+    name: str
+    partitions: int
+    settings: TopicSettings
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition as it is now. `stopped` says why it takes no appends, `damages` what is lost."""
+
+    topic: str
+    partition: int
+    earliest: int
+    latest: int
+    next_offset: int
+    size_bytes: int
+    segments: int
+    stopped: str | None
+    damages: tuple[str, ...]
+
+
+class Pending(Protocol[T_co]):
+    """Something that will be done: a metadata change or a read."""
+
+    @property
+    def done(self) -> bool: ...
+    @property
+    def error(self) -> BaseException | None: ...
+    def result(self, timeout_s: float | None = None) -> T_co: ...
+
+
+class ReadToken(Generic[T]):
+    """The outcome of a read, there at once when memory had it, else when a reader thread is done."""
+
+    __slots__ = ("_callback", "done", "error", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: T | None = None
+        self.error: Exception | None = None
+        self._callback: Callable[[ReadToken[T]], None] | None = None
+
+    def on_done(self, callback: "Callable[[ReadToken[T]], None]") -> None:
+        """Calls back once, in the thread of the engine's `post`; at once when done already."""
+        if self.done:
+            callback(self)
+        else:
+            self._callback = callback
+
+    def settle(self, value: T | None, error: Exception | None) -> None:
+        self.value = value
+        self.error = error
+        self.done = True
+        if self._callback is not None:
+            self._callback(self)
+
+    def result(self) -> T:
+        """The value of a token that is done. Raises the error of the read."""
+        if self.error is not None:
+            raise self.error
+        assert self.value is not None, "result of a read that is not done"
+        return self.value
+
+
+class Engine(Protocol):
+    """Called from one thread (the event loop); completions come back to the same thread."""
+
+    def topics(self) -> list[TopicInfo]: ...
+    def topic(self, name: str) -> TopicInfo | None: ...
+    def create_topic(
+        self, name: str, partitions: int = 1, settings: TopicSettings | None = None
+    ) -> TopicInfo:
+        """Usable at once; appends to it complete when the topic itself is durable too."""
+        ...
+
+    def topic_durable(self, name: str) -> "Pending[int] | None":
+        """What still has to be written before the topic survives a crash; None when nothing."""
+        ...
+
+    def delete_topic(self, name: str) -> Pending[None]: ...
+    def change_topic(
+        self, name: str, changes: dict[str, object], partitions: int | None = None
+    ) -> Pending[None]: ...
+    def partition_info(self, topic: str, partition: int) -> PartitionInfo: ...
+    def append(self, topic: str, partition: int, batch: Batch) -> AppendToken: ...
+    def read(
+        self, topic: str, partition: int, offset: int, max_bytes: int
+    ) -> ReadToken[ReadResult]: ...
+    def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """Earliest and latest: the first offset kept, and the one after the last visible."""
+        ...
+
+    def offset_at_time(self, topic: str, partition: int, time_us: int) -> ReadToken[int]: ...
+    def watch(
+        self, topic: str, partition: int, offset: int, callback: Callable[[], None]
+    ) -> None: ...
+    def unwatch(self, topic: str, partition: int, callback: Callable[[], None]) -> None: ...
+    def commit_offset(
+        self, group: str, topic: str, partition: int, offset: int
+    ) -> Pending[None]: ...
+    def committed_offset(self, group: str, topic: str, partition: int) -> int | None: ...
+    def groups(self) -> dict[str, dict[tuple[str, int], int]]: ...

@@ -1,0 +1,174 @@
+"""What can go wrong in the log.
+
+LogError (a PenstockError)
+ +-- CorruptLog          stored bytes are damaged: file, position, offsets concerned
+ +-- OffsetOutOfRange    the offset was never written or is no longer kept
+ +-- AppendFailed        nothing was stored, the caller may try again
+ |    +-- StorageFull    ... because there is no space
+ |    +-- Overloaded     ... because too much is waiting to be written
+ +-- OutcomeUnknown      stored or not: the disk gave no answer that can be trusted
+ +-- PartitionStopped    no appends until restart, after a failed fdatasync
+ +-- TooLarge            a record or batch over its limit
+ +-- FencedProducer      a newer epoch of the same producer exists
+ +-- SequenceGap         an idempotent producer left out a batch
+ +-- UnknownTopic, UnknownPartition, TopicExists, InvalidSettings
+ +-- LogClosed           the log is shutting down
+"""
+
+from penstock.errors import PenstockError
+
+
+class LogError(PenstockError):
+    """Anything the log refuses or fails to do."""
+
+
+class CorruptLog(LogError):
+    def __init__(
+        self, path: str, position: int, reason: str, first_offset: int, next_offset: int
+    ) -> None:
+        super().__init__(path, position, reason, first_offset, next_offset)
+        self.path = path
+        self.position = position
+        self.reason = reason
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+
+    def __str__(self) -> str:
+        return (
+            f"log damaged: {self.path} at byte {self.position}: {self.reason}; "
+            f"offsets {self.first_offset} to {self.next_offset - 1} cannot be read"
+        )
+
+
+class OffsetOutOfRange(LogError):
+    def __init__(self, offset: int, earliest: int, latest: int) -> None:
+        super().__init__(offset, earliest, latest)
+        self.offset = offset
+        self.earliest = earliest
+        self.latest = latest
+
+    def __str__(self) -> str:
+        return (
+            f"offset out of range: requested {self.offset}, "
+            f"earliest {self.earliest}, latest {self.latest}"
+        )
+
+
+class AppendFailed(LogError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"append to {self.path} failed, nothing was stored: {self.reason}"
+
+
+class StorageFull(AppendFailed):
+    """No space is left; appends work again once there is."""
+
+
+class Overloaded(AppendFailed):
+    """More waits to be written than the log may hold in memory."""
+
+
+class OutcomeUnknown(LogError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"outcome unknown: flushing {self.path} failed: {self.reason}"
+
+
+class PartitionStopped(LogError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path} takes no appends until restart: {self.reason}"
+
+
+class TooLarge(LogError):
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(what, size, limit)
+        self.what = what
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.size} bytes is over the limit of {self.limit}"
+
+
+class FencedProducer(LogError):
+    def __init__(self, producer_id: int, epoch: int, current_epoch: int) -> None:
+        super().__init__(producer_id, epoch, current_epoch)
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.current_epoch = current_epoch
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id} epoch {self.epoch} is fenced "
+            f"by epoch {self.current_epoch}"
+        )
+
+
+class SequenceGap(LogError):
+    def __init__(self, producer_id: int, sequence: int, expected: int) -> None:
+        super().__init__(producer_id, sequence, expected)
+        self.producer_id = producer_id
+        self.sequence = sequence
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id} sent sequence {self.sequence}, expected {self.expected}"
+        )
+
+
+class UnknownTopic(LogError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"no topic named {self.topic!r}"
+
+
+class UnknownPartition(LogError):
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(topic, partition)
+        self.topic = topic
+        self.partition = partition
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} has no partition {self.partition}"
+
+
+class TopicExists(LogError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} already exists"
+
+
+class InvalidSettings(LogError):
+    def __init__(self, setting: str, value: object, reason: str) -> None:
+        super().__init__(setting, value, reason)
+        self.setting = setting
+        self.value = value
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.value!r}: {self.reason}"
+
+
+class LogClosed(LogError):
+    def __str__(self) -> str:
+        return "the log is shutting down"

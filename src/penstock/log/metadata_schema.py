@@ -1,0 +1,61 @@
+"""Tables of the metadata database, as an ordered list of migrations.
+
+Migration number n (from 1) brings a database from `PRAGMA user_version` n - 1 to n. A migration
+that was ever released is never edited: a change of the tables is a new one at the end of the list.
+This module holds text only; `metadata.py` runs it.
+"""
+
+from typing import Final
+
+# "PNST" in the file header (PRAGMA application_id): tells our database from any other program's.
+APPLICATION_ID: Final = 0x504E5354
+
+# Times are microseconds since 1970. Names are any UTF-8 and compare byte by byte.
+# AUTOINCREMENT: an id is never used again, so a late write for a deleted topic cannot hit the next.
+_FIRST: Final = (
+    """
+    CREATE TABLE topics (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        directory TEXT NOT NULL UNIQUE,
+        partitions INTEGER NOT NULL CHECK (partitions > 0),
+        settings TEXT NOT NULL CHECK (json_valid(settings)),
+        created_us INTEGER NOT NULL
+    ) STRICT
+    """,
+    # A topic whose files are still to be removed: written with the removal of its row in `topics`,
+    # taken away once the directory is gone, so an interrupted delete goes on at the next start.
+    """
+    CREATE TABLE deletions (
+        topic_id INTEGER PRIMARY KEY,
+        directory TEXT NOT NULL,
+        requested_us INTEGER NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE group_offsets (
+        group_name TEXT NOT NULL,
+        topic_id INTEGER NOT NULL,
+        partition INTEGER NOT NULL,
+        offset INTEGER NOT NULL,
+        updated_us INTEGER NOT NULL,
+        PRIMARY KEY (group_name, topic_id, partition)
+    ) STRICT, WITHOUT ROWID
+    """,
+    # Deleting a topic removes its offsets in all groups.
+    "CREATE INDEX group_offsets_by_topic ON group_offsets (topic_id)",
+    """
+    CREATE TABLE api_keys (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        hash BLOB NOT NULL,
+        salt BLOB NOT NULL,
+        role TEXT NOT NULL,
+        rules TEXT NOT NULL CHECK (json_valid(rules)),
+        created_us INTEGER NOT NULL,
+        revoked_us INTEGER
+    ) STRICT
+    """,
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)

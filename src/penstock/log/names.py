@@ -1,0 +1,81 @@
+"""Topic names: which are allowed, and the directory that stands for each on disk.
+
+Any allowed name is safe on disk, also where the file system ignores case. The directory name is
+not meant to be turned back: the metadata keeps the real name.
+"""
+
+import hashlib
+import re
+
+from penstock.errors import PenstockError
+
+# The bound that Kafka uses, so that topics can move between the two engines.
+MAX_TOPIC_NAME_BYTES = 249
+
+# File systems stop at 255 bytes per name; the rest is room for suffixes such as ".deleted-<id>".
+MAX_DIRECTORY_NAME_CHARS = 200
+
+# 128 bits of sha256: two long names never meet in practice.
+DIGEST_CHARS = 32
+
+# Enough of a bad name to recognise it in a log line.
+MAX_CHARS_SHOWN = 60
+
+_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
+_PLAIN_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
+_CUT_ESCAPE = re.compile("%[0-9a-f]?$")
+
+
+class InvalidTopicName(PenstockError, ValueError):
+    """A topic name that breaks a rule; `reason` says which."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        shown = ascii(self.name[:MAX_CHARS_SHOWN])
+        if len(self.name) > MAX_CHARS_SHOWN:
+            shown += "..."
+        return f"topic name {shown} is not allowed: {self.reason}"
+
+
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopicName unless the name is valid UTF-8, 1 to 249 bytes, no controls."""
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        reason = f"character {error.start} is half a surrogate pair, which UTF-8 cannot hold"
+        raise InvalidTopicName(name, reason) from None
+    if size == 0:
+        raise InvalidTopicName(name, "it is empty")
+    if size > MAX_TOPIC_NAME_BYTES:
+        reason = f"it has {size} bytes in UTF-8, at most {MAX_TOPIC_NAME_BYTES} are allowed"
+        raise InvalidTopicName(name, reason)
+    if found := _CONTROL_CHARACTER.search(name):
+        reason = f"character {found.start()} is the control character U+{ord(found[0]):04X}"
+        raise InvalidTopicName(name, reason)
+
+
+def directory_name(name: str) -> str:
+    """The directory of a topic: different for different names, even after lower-casing.
+
+    Lower-case letters, digits, `_`, `-` and `.` (not first) stand for themselves, every other byte
+    becomes `%xx`. What would be too long is cut and ends in `~` (never used otherwise) and a
+    digest of the whole name.
+    """
+    check_topic_name(name)
+    raw = name.encode("utf-8")
+    escaped = "".join(map(_escape, raw))
+    if escaped[0] == ".":
+        escaped = "%2e" + escaped[1:]
+    if len(escaped) <= MAX_DIRECTORY_NAME_CHARS:
+        return escaped
+    digest = hashlib.sha256(raw).hexdigest()[:DIGEST_CHARS]
+    prefix = escaped[: MAX_DIRECTORY_NAME_CHARS - 1 - DIGEST_CHARS]
+    return f"{_CUT_ESCAPE.sub('', prefix)}~{digest}"
+
+
+def _escape(byte: int) -> str:
+    return chr(byte) if byte in _PLAIN_BYTES else f"%{byte:02x}"

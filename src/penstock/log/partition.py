@@ -1,0 +1,542 @@
+"""A partition: the append side of one log. Assigns offsets, writes batches, flushes, rolls, seals.
+
+Appends are queued by any thread and written by one commit thread at a time (commit.py), which also runs
+fdatasync: one flush covers everything that was queued meanwhile, and nobody else waits for the disk.
+Reading is in reader.py, opening in recovery.py, cleaning in cleaner.py.
+"""
+
+import errno
+import itertools
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock.log.batch import FLAG_PRODUCER, HEADER_SIZE, MAX_BATCH_BYTES, Batch
+from penstock.log.cache import BatchCache, RecentBatches
+from penstock.log.errors import (
+    AppendFailed,
+    LogClosed,
+    LogError,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    Overloaded,
+    PartitionStopped,
+    StorageFull,
+    TooLarge,
+)
+from penstock.log.files import File
+from penstock.log.handles import HandlePool
+from penstock.log.hints import ReadHints
+from penstock.log.index import SparseIndex
+from penstock.log.outcome import Callback, Counters, Outcome
+from penstock.log.producers import Producer, ProducerTable
+from penstock.log.recovery import (
+    CHECKPOINT_FILE,
+    START_FILE,
+    recover,
+    remove_segment,
+    write_number,
+)
+from penstock.log.segment import (
+    PRODUCERS_SUFFIX,
+    Segment,
+    cut_back,
+    file_name,
+    write_parts,
+    write_small_file,
+)
+from penstock.log.settings import TopicSettings
+from penstock.log.tokens import AppendToken
+from penstock.log.view import view_appended
+
+# Bytes written between two flushes. Measured on ext4: 2 to 4 MiB per fdatasync give twice the
+# throughput of 10 MiB and more, because the kernel starts writing early; less costs flushes.
+GROUP_BYTES = 4 * 1024 * 1024
+# One system call writes about this much: beyond it the page cache work no longer fits the CPU's cache.
+WRITE_BYTES = 1024 * 1024
+# Queued but not yet written; past it the log refuses, so that memory stays bounded when the disk is
+# slow. Holds the largest batch twice.
+MAX_PENDING_BYTES = 2 * (MAX_BATCH_BYTES + HEADER_SIZE)
+# What a cached batch costs beside its bytes.
+CACHE_OVERHEAD_BYTES = 512
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A batch on its way into the active segment."""
+
+    batch: Batch
+    token: AppendToken
+    base_offset: int
+    header: bytes
+    stored: Batch
+
+
+@dataclass(slots=True)
+class _Roll:
+    """A segment that is complete but not yet sealed, with the producers as they were at its end."""
+
+    segment: Segment
+    end_offset: int
+    producers: ProducerTable
+
+
+@dataclass(slots=True)
+class _Group:
+    """One group on its way to the file: what waits for the next write, and what is written."""
+
+    waiting: list[_Entry] = field(default_factory=list)
+    waiting_bytes: int = 0
+    written: list[_Entry] = field(default_factory=list)
+    # (offset, producer, what was known of it before), to be taken back when the write fails
+    undo: list[tuple[int, int, Producer | None]] = field(default_factory=list)
+
+
+class Partition:
+    """Thread-safe. Offsets: start <= visible <= next; visible is what readers may see."""
+
+    def __init__(
+        self,
+        directory: str,
+        settings: TopicSettings,
+        pool: HandlePool,
+        cache: BatchCache,
+        clock_us: Callable[[], int],
+        observe_flush: Callable[[float, int], None] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.pool = pool
+        self.cache = cache
+        self.clock_us = clock_us
+        self._observe_flush = observe_flush
+        self.tail = RecentBatches()
+        self.hints = ReadHints()
+        self.counters = Counters()
+        found = recover(pool.files, directory)
+        self.counters.cut_bytes = found.cut_bytes
+        self.counters.damages = len(found.damages)
+        self.recovered = found
+        self.segments = found.segments
+        self.start_offset = found.start_offset
+        self.next_offset = found.next_offset
+        self.flushed_offset = found.next_offset
+        self.visible_offset = found.next_offset
+        self.stopped: str | None = None
+        self.closed = False
+        self._producers = found.producers
+        self._lock = threading.Lock()
+        # Held by whoever writes: the commit thread, or maintenance that replaces segments.
+        self.write_lock = threading.Lock()
+        self._pending: list[tuple[Batch, AppendToken]] = []
+        self._pending_bytes = 0
+        self._unsynced: list[Segment] = []
+        self._new_files = False
+        self._rolls: list[_Roll] = []
+        self._watchers: list[tuple[int, Callback]] = []
+        self._roll_wanted = False
+        unsealed = [segment for segment in self.segments[:-1] if not segment.sealed]
+        if unsealed:
+            self._write_snapshot(self.segments[-1].base_offset, self._producers)
+        for segment in unsealed:
+            self._seal(segment)
+
+    # --- the producer's side ---------------------------------------------------------------------
+
+    def append(self, batch: Batch) -> AppendToken:
+        """Queues a batch; the commit thread must be told. Raises when it cannot be taken."""
+        size = batch.size()
+        if size > MAX_BATCH_BYTES + HEADER_SIZE:
+            raise TooLarge("batch", size, MAX_BATCH_BYTES)
+        token = AppendToken(batch.count)
+        with self._lock:
+            if self.closed:
+                raise LogClosed
+            if self.stopped is not None:
+                raise PartitionStopped(self.directory, self.stopped)
+            if self._pending_bytes + size > MAX_PENDING_BYTES:
+                raise Overloaded(self.directory, f"{self._pending_bytes} bytes wait to be written")
+            self._pending.append((batch, token))
+            self._pending_bytes += size
+        return token
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    @property
+    def unflushed(self) -> bool:
+        return bool(self._unsynced) and self.stopped is None
+
+    @property
+    def pending_batches(self) -> int:
+        return len(self._pending)
+
+    def watch(self, offset: int, callback: Callback) -> None:
+        """Calls back once when a record at `offset` can be read; at once when it can already."""
+        with self._lock:
+            if self.visible_offset <= offset and not self.closed:
+                self._watchers.append((offset, callback))
+                return
+        callback()
+
+    def unwatch(self, callback: Callback) -> None:
+        with self._lock:
+            self._watchers = [entry for entry in self._watchers if entry[1] != callback]
+
+    # --- the commit thread -----------------------------------------------------------------------
+
+    def write_pending(self) -> Outcome:
+        """Writes one group of what is queued, and flushes it where the topic asks for that."""
+        with self.write_lock:
+            entries, outcome = self._write_group(self._take_group())
+            if self.settings.durability == "ack" and (self._unsynced or self._new_files):
+                self._flush(outcome, entries)
+            else:
+                self._publish(outcome, entries, flushed=False)
+            return outcome
+
+    def flush(self) -> Outcome:
+        """fdatasync for everything written so far (interval, none, close)."""
+        with self.write_lock:
+            outcome = Outcome()
+            if self._unsynced or self._new_files:
+                self._flush(outcome, [])
+            return outcome
+
+    def finish_rolls(self) -> Outcome:
+        """Seals segments that were rolled: off the way of the appends that are waiting."""
+        outcome = Outcome()
+        with self.write_lock:
+            if self._rolls and self._unsynced:
+                self._flush(outcome, [])
+            rolls, self._rolls = self._rolls, []
+            for roll in rolls:
+                if self.stopped is None:
+                    self._write_snapshot(roll.end_offset, roll.producers)
+                    self._seal(roll.segment)
+                    self._remove_old_snapshots(roll.segment.base_offset)
+        return outcome
+
+    def _write_snapshot(self, offset: int, producers: ProducerTable) -> None:
+        path = f"{self.directory}/{file_name(offset, PRODUCERS_SUFFIX)}"
+        write_small_file(self.pool.files, path, producers.encode())
+
+    @property
+    def has_rolls(self) -> bool:
+        return bool(self._rolls)
+
+    def request_roll(self) -> None:
+        """The next write starts a new segment (for retention of a log that is hardly written)."""
+        self._roll_wanted = True
+
+    def _take_group(self) -> list[tuple[Batch, AppendToken]]:
+        with self._lock:
+            size = 0
+            taken = 0
+            for batch, _ in self._pending:
+                if size and size + batch.size() > GROUP_BYTES:
+                    break
+                size += batch.size()
+                taken += 1
+            group, self._pending = self._pending[:taken], self._pending[taken:]
+            self._pending_bytes -= size
+            return group
+
+    def _write_group(
+        self, batches: list[tuple[Batch, AppendToken]]
+    ) -> tuple[list[_Entry], Outcome]:
+        outcome = Outcome()
+        group = _Group()
+        if self.stopped is not None:
+            error = PartitionStopped(self.directory, self.stopped)
+            self._refuse(outcome, [token for _, token in batches], error)
+            return [], outcome
+        try:
+            for batch, token in batches:
+                if self._is_new(batch, token, outcome):
+                    self._place(group, batch, token)
+            self._write(group)
+        except OSError as error:
+            for offset, producer_id, previous in reversed(group.undo):
+                if offset >= self.next_offset:
+                    self._producers.restore(producer_id, previous)
+            told = {id(entry.token) for entry in group.written}
+            told.update(id(token) for token in outcome.tokens)
+            failed = [token for _, token in batches if id(token) not in told]
+            self._refuse(outcome, failed, self._append_error(error))
+        return group.written, outcome
+
+    def _place(self, group: _Group, batch: Batch, token: AppendToken) -> None:
+        """Gives the batch its offset, and writes what has gathered where that is enough."""
+        stored = batch.compressed() if self.settings.compression == "zstd" else batch
+        if self._must_roll(group.waiting_bytes, stored.size()):
+            self._write(group)
+            self._roll()
+        last = group.waiting[-1] if group.waiting else None
+        base = last.base_offset + last.batch.count if last is not None else self.next_offset
+        header = stored.stamp(base, self.flushed_offset)
+        group.waiting.append(_Entry(batch, token, base, header, stored))
+        group.waiting_bytes += stored.size()
+        if batch.flags & FLAG_PRODUCER:
+            previous = self._producers.stored(
+                batch.producer_id, batch.epoch, batch.sequence, base, batch.count
+            )
+            group.undo.append((base, batch.producer_id, previous))
+        if group.waiting_bytes >= WRITE_BYTES:
+            self._write(group)
+
+    def _is_new(self, batch: Batch, token: AppendToken, outcome: Outcome) -> bool:
+        """False for a repeat and for a batch that its producer may not send; both are answered."""
+        if not batch.flags & FLAG_PRODUCER:
+            return True
+        try:
+            repeat = self._producers.check(batch.producer_id, batch.epoch, batch.sequence)
+        except LogError as error:
+            self._refuse(outcome, [token], error)
+            return False
+        if repeat is None:
+            return True
+        token.repeated = True
+        token.base_offset = repeat.base_offset
+        self.counters.repeated_batches += 1
+        # The first copy may be in this very group: the token is told after its flush.
+        outcome.tokens.append(token)
+        return False
+
+    def _must_roll(self, waiting_bytes: int, size: int) -> bool:
+        if not self.segments or self.segments[-1].sealed:
+            return True
+        used = self._active_index().size + waiting_bytes
+        return bool(used) and (self._roll_wanted or used + size > self.settings.segment_bytes)
+
+    def _active_index(self) -> SparseIndex:
+        index = self.segments[-1].index
+        assert index is not None, "the active segment has its index in memory"
+        return index
+
+    def _roll(self) -> None:
+        """Goes on in a new file; the old one is flushed and sealed behind the next flush."""
+        if not self.segments:
+            self.pool.files.make_directory(self.directory)
+        base_offset = self.next_offset
+        segment = Segment(self.directory, base_offset, False, SparseIndex(base_offset))
+        with self.pool.use(segment.path, create=True) as file:
+            file.truncate(0)
+        self._roll_wanted = False
+        self._new_files = True
+        with self._lock:
+            old = self.segments[-1] if self.segments else None
+            self.segments = [*self.segments, segment]
+        if old is not None and not old.sealed:
+            self._rolls.append(_Roll(old, base_offset, self._producers.copy()))
+
+    def _write(self, group: _Group) -> None:
+        """One write for several batches. Raises OSError with nothing of them left in the file."""
+        entries, group.waiting, group.waiting_bytes = group.waiting, [], 0
+        if not entries:
+            return
+        segment = self.segments[-1]
+        index = self._active_index()
+        position = index.size
+        parts = [part for entry in entries for part in (entry.header, entry.stored.body)]
+        with self.pool.use(segment.path) as file:
+            try:
+                write_parts(file, parts, position)
+            except OSError:
+                cut_back(file, position)
+                raise
+        if segment not in self._unsynced:
+            self._unsynced.append(segment)
+        for entry in entries:
+            size = entry.stored.size()
+            self.next_offset = entry.base_offset + entry.batch.count
+            index.add(entry.base_offset, position, size, self.next_offset, entry.batch.max_time_us)
+            position += size
+            view = view_appended(entry.batch, entry.base_offset)
+            self.cache.add(self.tail, view, entry.batch.size() + CACHE_OVERHEAD_BYTES)
+            self.counters.appended_records += entry.batch.count
+            self.counters.appended_bytes += size
+        self.counters.appended_batches += len(entries)
+        group.written.extend(entries)
+
+    def _append_error(self, error: OSError) -> AppendFailed:
+        reason = error.strerror or str(error)
+        kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else AppendFailed
+        return kind(self.directory, reason)
+
+    def _refuse(self, outcome: Outcome, tokens: list[AppendToken], error: LogError) -> None:
+        for token in tokens:
+            token.error = error
+        outcome.tokens.extend(tokens)
+        self.counters.failed_appends += len(tokens)
+
+    def _flush(self, outcome: Outcome, entries: list[_Entry]) -> None:
+        """Flushes in file order. An error is final: the kernel may have dropped the pages."""
+        began = time.perf_counter()
+        try:
+            for segment in self._unsynced:
+                with self.pool.use(segment.path) as file:
+                    file.sync()
+            if self._new_files:
+                self.pool.files.sync_directory(self.directory)
+        except OSError as error:
+            self._stop(outcome, entries, error)
+            return
+        self._unsynced = []
+        self._new_files = False
+        self.counters.flushes += 1
+        if self._observe_flush is not None:
+            self._observe_flush(time.perf_counter() - began, self.next_offset - self.flushed_offset)
+        self._publish(outcome, entries, flushed=True)
+
+    def stop_now(self, reason: str) -> Outcome:
+        """Stops the partition after something that must not happen; nothing more is written."""
+        with self.write_lock:
+            outcome = Outcome()
+            self._stop(outcome, [], OSError(errno.EIO, reason))
+            return outcome
+
+    def _stop(self, outcome: Outcome, entries: list[_Entry], error: OSError) -> None:
+        reason = error.strerror or str(error)
+        unknown = OutcomeUnknown(self.directory, reason)
+        with self._lock:
+            self.stopped = f"flush failed: {reason}"
+            waiting, self._pending = self._pending, []
+            self._pending_bytes = 0
+        repeated = [token for token in outcome.tokens if token.repeated]
+        for token in [*(entry.token for entry in entries), *repeated]:
+            token.error = unknown
+        outcome.tokens.extend(entry.token for entry in entries)
+        stopped = PartitionStopped(self.directory, self.stopped or reason)
+        self._refuse(outcome, [token for _, token in waiting], stopped)
+        self.cache.drop(self.tail)
+
+    def _publish(self, outcome: Outcome, entries: list[_Entry], *, flushed: bool) -> None:
+        for entry in entries:
+            entry.token.base_offset = entry.base_offset
+            outcome.tokens.append(entry.token)
+        with self._lock:
+            if flushed:
+                self.flushed_offset = self.next_offset
+            if flushed or self.settings.durability != "ack":
+                self.visible_offset = self.next_offset
+            due = [entry for entry in self._watchers if entry[0] < self.visible_offset]
+            if due:
+                self._watchers = [e for e in self._watchers if e[0] >= self.visible_offset]
+        outcome.wakes.extend(callback for _, callback in due)
+
+    # --- segments --------------------------------------------------------------------------------
+
+    @contextmanager
+    def open_segment(self, offset: int) -> Iterator[tuple[Segment, int, File]]:
+        """The segment that should hold `offset`, the offset at which it ends, and its open file.
+
+        All three belong together even while the cleaner puts a rewritten segment in place.
+        """
+        with self._lock:
+            segments = self.segments
+            at = bisect_right([segment.base_offset for segment in segments], offset) - 1
+            if at < 0:
+                raise OffsetOutOfRange(offset, self.start_offset, self.visible_offset)
+            last = at + 1 == len(segments)
+            end = self.next_offset if last else segments[at + 1].base_offset
+            use = self.pool.use(segments[at].path)
+            file = use.__enter__()
+        try:
+            yield segments[at], end, file
+        finally:
+            use.__exit__(None, None, None)
+
+    def replace_segments(self, old: list[Segment], new: Segment, put: Callback) -> None:
+        """Lets `put` change the files while no reader is between list and file, then the list."""
+        with self._lock:
+            put()
+            for segment in old:
+                self.pool.forget(segment.path)
+            at = self.segments.index(old[0])
+            kept = [segment for segment in self.segments if segment not in old]
+            self.segments = [*kept[:at], new, *kept[at:]]
+
+    def _seal(self, segment: Segment) -> None:
+        """Writes the index file: from now on the segment is not read at start."""
+        assert segment.index is not None, "a segment is sealed with its index in memory"
+        write_small_file(self.pool.files, segment.index_path, segment.index.encode())
+        segment.sealed = True
+
+    def _remove_old_snapshots(self, base_offset: int) -> None:
+        """The newest two snapshots are enough: one, and one in case that one is damaged."""
+        for segment in self.segments:
+            path = f"{self.directory}/{file_name(segment.base_offset, PRODUCERS_SUFFIX)}"
+            if segment.base_offset < base_offset and self.pool.files.exists(path):
+                self.pool.files.remove(path)
+
+    def size_bytes(self) -> int:
+        """Bytes of all segment files."""
+        return sum(self.segment_size(segment) for segment in self.segments)
+
+    def segment_size(self, segment: Segment) -> int:
+        if segment.index is not None:
+            return segment.index.size
+        return self.pool.files.size(segment.path)
+
+    def trim(self, offset: int) -> None:
+        """Gives up everything below `offset`: it is never read again, whole segments go at once."""
+        with self.write_lock:
+            offset = min(offset, self.visible_offset)
+            if offset <= self.start_offset:
+                return
+            self.pool.files.make_directory(self.directory)
+            write_number(self.pool.files, f"{self.directory}/{START_FILE}", offset)
+            with self._lock:
+                self.start_offset = offset
+                segments = list(self.segments)
+            gone = [s for s, after in itertools.pairwise(segments) if after.base_offset <= offset]
+            self._remove(gone)
+
+    def _remove(self, gone: list[Segment]) -> None:
+        with self._lock:
+            self.segments = [segment for segment in self.segments if segment not in gone]
+        self._rolls = [roll for roll in self._rolls if roll.segment not in gone]
+        self._unsynced = [segment for segment in self._unsynced if segment not in gone]
+        for segment in gone:
+            self.pool.forget(segment.path)
+            remove_segment(self.pool.files, segment)
+        if gone:
+            self.pool.files.sync_directory(self.directory)
+
+    def abandon(self) -> Outcome:
+        """The topic is being deleted: nothing more is written, waiting appends are refused."""
+        with self._lock:
+            self.closed = True
+            waiting, self._pending = self._pending, []
+            self._pending_bytes = 0
+            outcome = Outcome(wakes=[callback for _, callback in self._watchers])
+            self._watchers = []
+        self._refuse(outcome, [token for _, token in waiting], LogClosed())
+        self.cache.drop(self.tail)
+        for segment in self.segments:
+            self.pool.forget(segment.path)
+        return outcome
+
+    def close(self) -> Outcome:
+        """Writes and flushes what is queued, and notes that the stop was clean."""
+        outcome = Outcome()
+        while self._pending and self.stopped is None:
+            step = self.write_pending()
+            outcome.tokens.extend(step.tokens)
+            outcome.wakes.extend(step.wakes)
+        for step in (self.flush(), self.finish_rolls()):
+            outcome.tokens.extend(step.tokens)
+            outcome.wakes.extend(step.wakes)
+        with self._lock:
+            self.closed = True
+            outcome.wakes.extend(callback for _, callback in self._watchers)
+            self._watchers = []
+        if self.segments and self.stopped is None:
+            path = f"{self.directory}/{CHECKPOINT_FILE}"
+            write_number(self.pool.files, path, self.flushed_offset)
+        return outcome

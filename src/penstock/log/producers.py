@@ -1,0 +1,145 @@
+"""Idempotent producers of one partition: which batch of whom was stored last, and where.
+
+A producer numbers its batches 0, 1, 2, ... within an epoch. A repeat is recognised however late it
+comes, because numbers are stored without gaps; the offset of a repeat is known for the last few.
+State is rebuilt from the batches of the log and from the snapshot written at each seal.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from struct import Struct
+
+from crc32c import crc32c
+
+from penstock.log.errors import FencedProducer, SequenceGap
+
+# A client with requests in flight repeats at most its last few; more costs memory for nothing.
+REMEMBERED_BATCHES = 5
+# Producers kept per partition, least recently seen go first: about 100 bytes each, 1 MiB in all. One
+# that comes back after being forgotten starts again like a new one.
+MAX_PRODUCERS = 10_000
+_SEQUENCES = 1 << 32
+
+# The snapshot, little-endian: 4s magic, u32 crc32c of the rest, then per producer
+#   u64 id, u32 epoch, u32 last sequence, u32 remembered, then that many (u32 sequence, u32 count, i64 base)
+_PREFIX = Struct("<4sI")
+_PRODUCER = Struct("<QIII")
+_BATCH = Struct("<IIq")
+_MAGIC = b"PSPR"
+
+
+class SnapshotDamaged(Exception):
+    """The snapshot cannot be used; rebuild the state from the batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    sequence: int
+    count: int
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    epoch: int
+    last_sequence: int
+    recent: tuple[StoredBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A batch that is stored already. The base offset is -1 when it is too old to be remembered."""
+
+    base_offset: int
+
+
+class ProducerTable:
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, Producer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def copy(self) -> "ProducerTable":
+        other = ProducerTable()
+        other._producers = self._producers.copy()
+        return other
+
+    def check(self, producer_id: int, epoch: int, sequence: int) -> Repeat | None:
+        """None when the batch is the next one; raises FencedProducer or SequenceGap."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            return None
+        if epoch < known.epoch:
+            raise FencedProducer(producer_id, epoch, known.epoch)
+        if epoch > known.epoch:
+            if sequence != 0:
+                raise SequenceGap(producer_id, sequence, 0)
+            return None
+        expected = (known.last_sequence + 1) % _SEQUENCES
+        if sequence == expected:
+            return None
+        for batch in known.recent:
+            if batch.sequence == sequence:
+                return Repeat(batch.base_offset)
+        # Numbers wrap round: what is less than half the circle behind was stored, else it is ahead.
+        if (expected - sequence) % _SEQUENCES < _SEQUENCES // 2:
+            return Repeat(-1)
+        raise SequenceGap(producer_id, sequence, expected)
+
+    def stored(
+        self, producer_id: int, epoch: int, sequence: int, base_offset: int, count: int
+    ) -> Producer | None:
+        """Takes note of a batch that is now in the log. Gives what was known before.
+
+        A batch that is noted already (recovery may walk what a snapshot holds) changes nothing.
+        """
+        batch = StoredBatch(sequence, count, base_offset)
+        known = self._producers.pop(producer_id, None)
+        recent = known.recent if known is not None and known.epoch == epoch else ()
+        if known is not None and batch in recent:
+            self._producers[producer_id] = known
+            return known
+        recent = (*recent, batch)[-REMEMBERED_BATCHES:]
+        self._producers[producer_id] = Producer(epoch, sequence, recent)
+        if len(self._producers) > MAX_PRODUCERS:
+            self._producers.popitem(last=False)
+        return known
+
+    def restore(self, producer_id: int, previous: Producer | None) -> None:
+        """Takes `stored` back: the write of the batch failed."""
+        self._producers.pop(producer_id, None)
+        if previous is not None:
+            self._producers[producer_id] = previous
+
+    def encode(self) -> bytes:
+        parts = []
+        for producer_id, producer in self._producers.items():
+            parts.append(
+                _PRODUCER.pack(
+                    producer_id, producer.epoch, producer.last_sequence, len(producer.recent)
+                )
+            )
+            parts.extend(_BATCH.pack(b.sequence, b.count, b.base_offset) for b in producer.recent)
+        body = b"".join(parts)
+        return _PREFIX.pack(_MAGIC, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ProducerTable":
+        """Raises SnapshotDamaged."""
+        if len(data) < _PREFIX.size:
+            raise SnapshotDamaged("too short")
+        magic, checksum = _PREFIX.unpack_from(data)
+        if magic != _MAGIC or crc32c(data[_PREFIX.size :]) != checksum:
+            raise SnapshotDamaged("checksum does not match")
+        table = cls()
+        position = _PREFIX.size
+        while position < len(data):
+            producer_id, epoch, last, remembered = _PRODUCER.unpack_from(data, position)
+            position += _PRODUCER.size
+            recent = []
+            for _ in range(remembered):
+                recent.append(StoredBatch(*_BATCH.unpack_from(data, position)))
+                position += _BATCH.size
+            table._producers[producer_id] = Producer(epoch, last, tuple(recent))
+        return table

@@ -1,0 +1,77 @@
+"""Tokens: how an append tells that it is durable, without a future per message.
+
+One token per batch. Completed by the commit thread, through `post` in the thread that the callbacks
+belong to. Can be awaited, waited for by a thread, or given a callback.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+# Guards the step from "not done" to "done" against a callback being added meanwhile. One lock for all
+# tokens: it is held for nanoseconds, and tokens stay small.
+_lock = threading.Lock()
+
+
+class AppendToken:
+    """Done when the batch is durable (or as durable as the topic asks for), or has failed."""
+
+    __slots__ = ("_callbacks", "base_offset", "count", "done", "error", "repeated")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.base_offset = -1
+        self.error: Exception | None = None
+        self.done = False
+        # The batch was stored before; -1 as base offset then means "too long ago to say where".
+        self.repeated = False
+        self._callbacks: list[Callable[[AppendToken], None]] | None = None
+
+    def on_done(self, callback: "Callable[[AppendToken], None]") -> None:
+        """Calls back once; at once when it is done already."""
+        with _lock:
+            if not self.done:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def complete(self) -> None:
+        """For the log: outcome is set, tell everybody."""
+        with _lock:
+            self.done = True
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+
+    def result(self, timeout_s: float | None = None) -> int:
+        """The base offset; blocks the calling thread. Raises the error of the append, or TimeoutError."""
+        if not self.done:
+            event = threading.Event()
+            self.on_done(lambda _: event.set())
+            if not event.wait(timeout_s):
+                raise TimeoutError(f"append not durable after {timeout_s} s")
+        if self.error is not None:
+            raise self.error
+        return self.base_offset
+
+    def __await__(self) -> Generator[Any, None, int]:
+        if not self.done:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def settle(_: AppendToken) -> None:
+                loop.call_soon_threadsafe(_finish, future)
+
+            self.on_done(settle)
+            yield from future
+        if self.error is not None:
+            raise self.error
+        return self.base_offset
+
+
+def _finish(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

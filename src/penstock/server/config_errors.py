@@ -1,0 +1,75 @@
+"""What can be wrong with a configuration, each with fields and one clear line.
+
+ConfigError
+  ConfigFileError      the file cannot be read or is no TOML
+  UnknownKey           names the nearest known key
+  BadValue             key, value, where it came from, what is expected
+  ConfigConflict       values that are fine alone but not together
+"""
+
+from penstock.errors import PenstockError
+
+# Longer values are cut in messages: one line stays one line.
+_MAX_SHOWN: int = 80
+
+
+class ConfigError(PenstockError):
+    """Anything that is wrong with a configuration."""
+
+
+class ConfigFileError(ConfigError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class UnknownKey(ConfigError):
+    """`key` and `nearest` are named as its source names keys: in dots, or as a variable."""
+
+    def __init__(self, key: str, source: str, nearest: str) -> None:
+        super().__init__(key, source, nearest)
+        self.key = key
+        self.source = source
+        self.nearest = nearest
+
+    def __str__(self) -> str:
+        return f"{self.source}: unknown key {_shown(self.key)}; did you mean {self.nearest}?"
+
+
+class BadValue(ConfigError):
+    def __init__(self, key: str, value: object, source: str, expected: str) -> None:
+        super().__init__(key, value, source, expected)
+        self.key = key
+        self.value = value
+        self.source = source
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.key} = {_shown(self.value)}: expected {self.expected}"
+
+
+class ConfigConflict(ConfigError):
+    def __init__(self, keys: tuple[str, ...], reason: str) -> None:
+        super().__init__(keys, reason)
+        self.keys = keys
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"configuration: {self.reason}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a table"
+    try:
+        text = repr(value) if not isinstance(value, str) or not value.isprintable() else value
+    except ValueError:  # Python refuses to print numbers of thousands of digits
+        return "a huge number"
+    text = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+    return f'"{text}"' if isinstance(value, str) and value.isprintable() else text

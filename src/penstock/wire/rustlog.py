@@ -1,0 +1,319 @@
+"""RustLog: frames, which dialect a frame speaks, and the requests and replies both dialects share.
+
+A frame is a u32 big-endian length and that many bytes. The payload is JSON (dialect J, the protocol
+document; `rustlog_json`) or a binary layout (dialect B, the existing programs; `rustlog_binary`).
+Holds no knowledge of topics or groups, and does not say what a request means.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
+from mypy_extensions import i64, mypyc_attr
+
+from penstock.wire.errors import PeerError
+from penstock.wire.primitives import LENGTH_BYTES, U16_MAX, read_u32
+
+# The document's cap on a frame's payload, in both directions.
+MAX_FRAME_BYTES: Final = 10_485_760
+
+JSON: Final = 0
+BINARY: Final = 1
+
+# Error codes of dialect B that arise from bytes alone. Dialect J has no codes.
+FRAME_ERROR: Final = 1
+DECODE_ERROR: Final = 2
+
+_TAB: Final = 0x09
+_BLANKS: Final = b" \t\n\r"
+_JSON_OPENERS: Final = b'{"'
+_JSON_FIRST: Final = b'{" \n\r'
+_BINARY_FIRST: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08\xff"
+
+
+@mypyc_attr(native_class=False)
+class RustLogProtocolError(PeerError):
+    """`what` is the whole text of the Error reply. `code` is for dialect B; J carries none."""
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Produce:
+    topic: str
+    partition: int
+    records: list[bytes]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """`group_id` None or empty: no consumer group."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    group_id: str | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    topic: str
+    partition: int
+    group_id: str
+    offset: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OffsetFetch:
+    topic: str
+    partition: int
+    group_id: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    topic: str
+    partition_count: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ListTopics:
+    """No fields."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DescribeTopic:
+    """Dialect B only."""
+
+    topic: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DescribePartition:
+    """Dialect B only."""
+
+    topic: str
+    partition: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """No fields."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """No fields."""
+
+
+Request: TypeAlias = (
+    Produce
+    | Fetch
+    | OffsetCommit
+    | OffsetFetch
+    | CreateTopic
+    | ListTopics
+    | DescribeTopic
+    | DescribePartition
+    | Metrics
+    | Ping
+)
+
+
+# ---- replies -------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ProduceReply:
+    """One offset for each record, in order."""
+
+    offsets: Sequence[int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """`offsets` and `payloads` side by side. B sends no offsets: they are taken as dense."""
+
+    offsets: Sequence[int]
+    payloads: list[bytes]
+    next_offset: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OffsetCommitReply:
+    success: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OffsetFetchReply:
+    offset: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CreateTopicReply:
+    success: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ListTopicsReply:
+    """(name, partition count), sorted by name."""
+
+    topics: list[tuple[str, int]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DescribeTopicReply:
+    """`partitions`: (id, high watermark)."""
+
+    topic: str
+    partition_count: int
+    partitions: list[tuple[int, int]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DescribePartitionReply:
+    topic: str
+    partition: int
+    high_watermark: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MetricsReply:
+    text: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PongReply:
+    """No fields."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """`code` is 0 in dialect J, which has none."""
+
+    code: int
+    message: str
+
+
+Reply: TypeAlias = (
+    ProduceReply
+    | FetchReply
+    | OffsetCommitReply
+    | OffsetFetchReply
+    | CreateTopicReply
+    | ListTopicsReply
+    | DescribeTopicReply
+    | DescribePartitionReply
+    | MetricsReply
+    | PongReply
+    | ErrorReply
+)
+
+
+# ---- frames --------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A complete payload: bytes `start` to `end` of the buffer that was split."""
+
+    dialect: int
+    start: int
+    end: int
+
+
+Split: TypeAlias = tuple[list[Frame], int, RustLogProtocolError | None]
+
+
+def split_frames(buffer: bytes, start: i64, end: i64, dialect: i64 = JSON) -> Split:
+    """All complete frames: (frames, where the rest begins, error).
+
+    `dialect` is the one this connection used last. An error means: answer the frames, answer the
+    error in the dialect used last, close. A length is judged as soon as its four bytes are in.
+    """
+    frames: list[Frame] = []
+    position = start
+    while end - position >= LENGTH_BYTES:
+        length = read_u32(buffer, position)
+        if length == 0 or length > MAX_FRAME_BYTES:
+            return frames, position, _bad_length(length, position, dialect)
+        payload: i64 = position + LENGTH_BYTES
+        if payload + length > end:
+            break
+        position = payload + length
+        dialect = dialect_of(buffer, payload, position, dialect)
+        frames.append(Frame(dialect, payload, position))
+    return frames, position, None
+
+
+def dialect_of(buffer: bytes, start: i64, end: i64, last: i64) -> i64:
+    """The dialect of one payload, by its first byte; `last` where that byte says nothing.
+
+    A tab is both the Metrics request of B and blank space in JSON: it is JSON when the first thing
+    behind the blanks opens a JSON request.
+    """
+    first: int = buffer[start]
+    if first in _BINARY_FIRST:
+        return BINARY
+    if first in _JSON_FIRST:
+        return JSON
+    if first != _TAB:
+        return last
+    position = start
+    while position < end:
+        byte: int = buffer[position]
+        if byte not in _BLANKS:
+            return JSON if byte in _JSON_OPENERS else BINARY
+        position += 1
+    return BINARY
+
+
+def _bad_length(length: i64, position: i64, dialect: i64) -> RustLogProtocolError:
+    if length == 0:
+        what = (
+            "Frame error: invalid protocol: zero-length frame"
+            if dialect == BINARY
+            else "failed to parse request: zero-length frame"
+        )
+    elif dialect == BINARY:
+        what = f"Frame error: frame too large: {length} bytes (max: {MAX_FRAME_BYTES})"
+    else:
+        what = f"max frame size exceeded: {length} bytes (max: {MAX_FRAME_BYTES})"
+    return RustLogProtocolError(what, position, FRAME_ERROR)
+
+
+def framed(payload: bytes) -> bytes:
+    """The payload behind its length. Larger than the cap is our fault, not the peer's."""
+    if len(payload) > MAX_FRAME_BYTES:
+        raise ValueError(f"frame of {len(payload)} bytes, the most is {MAX_FRAME_BYTES}")
+    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
+
+
+def bounded_message(message: str) -> str:
+    """An error text cut to what dialect B's u16 length can say; it may quote a very long topic."""
+    raw = message.encode("utf-8", "replace")
+    return raw[:U16_MAX].decode("utf-8", "ignore")

@@ -1,0 +1,67 @@
+"""For every test run: no silent run on the wrong build, and the sizes of random testing.
+
+PENSTOCK_EXPECT=compiled|pure   refuse to start unless the hot modules load like that
+HYPOTHESIS_PROFILE=quick|soak   how many random cases
+"""
+
+import os
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from penstock import BuildInfo, build_info
+
+EXPECT_VARIABLE = "PENSTOCK_EXPECT"
+EXPECTATIONS = ("compiled", "pure")
+
+# No deadline: these machines have two shared cores, and a slow moment is not a defect.
+# On CI the cases are the same in every run; elsewhere each run tries new ones.
+settings.register_profile("quick", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.register_profile(
+    "soak",
+    deadline=None,
+    derandomize=False,
+    max_examples=5_000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def complaint(info: BuildInfo, expected: str | None) -> str | None:
+    """Why tests on this build would prove something else than was asked for, or None."""
+    if expected is not None and expected not in EXPECTATIONS:
+        return f"{EXPECT_VARIABLE}={expected} is unknown, use one of {', '.join(EXPECTATIONS)}"
+    if expected is not None and info.kind != expected:
+        return (
+            f"{EXPECT_VARIABLE}={expected}, but the hot modules are {info.kind}"
+            f" (compiled: {' '.join(info.compiled) or 'none'}); make compile, or PENSTOCK_PURE=1"
+        )
+    stale = [module for module in info.compiled if is_stale(module)]
+    if stale:
+        return f"compiled from older sources: {' '.join(stale)}; make compile, or PENSTOCK_PURE=1"
+    return None
+
+
+def is_stale(module: str) -> bool:
+    """Whether the source of a compiled module was changed after it was compiled."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    compiled = Path(spec.origin)
+    suffix = next(suffix for suffix in EXTENSION_SUFFIXES if compiled.name.endswith(suffix))
+    source = compiled.with_name(compiled.name.removesuffix(suffix) + ".py")
+    return source.stat().st_mtime > compiled.stat().st_mtime
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    reason = complaint(build_info(), os.environ.get(EXPECT_VARIABLE))
+    if reason is not None:
+        raise pytest.UsageError(reason)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    info = build_info()
+    return f"penstock {info.version}, {info.kind}"

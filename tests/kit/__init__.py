@@ -1,0 +1,1 @@
+"""Tools that the tests share: a simulated disk that loses power, and a disk that fails on plan."""

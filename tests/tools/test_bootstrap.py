@@ -1,0 +1,79 @@
+"""The setup tool: what counts as a change, and what it says when it cannot go on."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "bootstrap.py"
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bootstrap", TOOL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_fingerprint_changes_with_content_only(bootstrap: ModuleType, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("a")
+    two.write_text("b")
+    before = bootstrap.fingerprint([one, two], "3.11")
+    os.utime(one, (0, 0))
+    assert bootstrap.fingerprint([one, two], "3.11") == before
+    assert bootstrap.fingerprint([one, two], "3.12") != before
+    assert bootstrap.fingerprint([two, one], "3.11") != before
+    two.write_text("c")
+    assert bootstrap.fingerprint([one, two], "3.11") != before
+
+
+def test_a_stamp_comes_back_as_written(bootstrap: ModuleType, tmp_path: Path) -> None:
+    bootstrap.write_stamp(tmp_path / "stamp.json", {"key": "k", "extras": ["dev"]})
+    assert bootstrap.read_stamp(tmp_path / "stamp.json") == {"key": "k", "extras": ["dev"]}
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[1]", "null"])
+def test_a_missing_or_damaged_stamp_means_nothing_done(
+    bootstrap: ModuleType, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "stamp.json"
+    if content is not None:
+        path.write_text(content)
+    assert bootstrap.read_stamp(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("report", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_402"', 8),
+        ("command not found", None),
+    ],
+)
+def test_java_versions(bootstrap: ModuleType, report: str, version: int | None) -> None:
+    assert bootstrap.java_version(report) == version
+
+
+def test_who_is_not_root_is_told_what_to_install(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(bootstrap.SetupError, match=r"no venv.*apt-get install python3\.11-venv$"):
+        bootstrap.install_system_package(["python3.11-venv"], "python3.11 has no venv module")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["compile", "surplus"]])
+def test_wrong_usage_is_one_line(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, TOOL, *arguments], check=False, capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 1
+    assert done.stderr == "setup: usage: bootstrap.py env [EXTRA ...] | compile | java\n"

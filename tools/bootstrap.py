@@ -1,0 +1,273 @@
+"""Sets up what a fresh clone lacks, and nothing that is there already.
+
+    bootstrap.py env [EXTRA ...]   .venv with the pinned packages and this one, editable
+    bootstrap.py compile           the hot modules, in place, when a C compiler is there
+    bootstrap.py java              a Java runtime for Spark
+
+Runs on the system's python3 with the standard library alone. What was done is remembered by content
+(stamps in .venv and build), so that a second call only compares hashes. Root gets system packages
+from Debian's packages; anybody else is told in one line what to install.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+if sys.version_info < (3, 11):  # noqa: UP036 - runs on whatever python3 is there
+    sys.exit("penstock needs Python 3.11 or newer: run make PYTHON=/path/to/python3")
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+BUILD = ROOT / "build"
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+CONSTRAINTS = ROOT / "constraints.txt"
+PYPROJECT = ROOT / "pyproject.toml"
+HOT_MODULES = SOURCE / "penstock" / "hot_modules.txt"
+ENVIRONMENT_STAMP = VENV / "penstock.json"
+COMPILE_STAMP = BUILD / "hot.json"
+
+PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
+# Not the full version: a security update of the system's Python changes it, and an environment made
+# before it works on.
+PYTHON_KIND = f"{sys.implementation.cache_tag} {sys.base_prefix}"
+# Spark 4 runs on 17 and newer. Each Debian release packages some of these.
+JAVA_OLDEST = 17
+JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
+
+
+class SetupError(Exception):
+    """Something is missing that only the user can provide. The text is one line."""
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", flush=True)
+
+
+def run(command: Sequence[str], **variables: str) -> None:
+    """Run a step in the project's root; its output goes through, its failure ends the setup."""
+    try:
+        subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **variables})
+    except FileNotFoundError:
+        raise SetupError(f"cannot run {command[0]}: it is not installed") from None
+    except subprocess.CalledProcessError as error:
+        words = " ".join(command)
+        raise SetupError(f"failed with exit code {error.returncode}: {words}") from None
+
+
+def fingerprint(paths: Iterable[Path], *more: str) -> str:
+    """A hash of the contents of files, and of words that matter as much."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    digest.update("\n".join(more).encode())
+    return digest.hexdigest()
+
+
+def read_stamp(path: Path) -> dict[str, object]:
+    """What an earlier run left; a missing or damaged stamp means that nothing was done."""
+    try:
+        stamp = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def write_stamp(path: Path, stamp: dict[str, object]) -> None:
+    partial = path.with_suffix(".new")
+    partial.write_text(json.dumps(stamp, indent=1) + "\n")
+    partial.replace(path)
+
+
+def install_system_package(names: Sequence[str], reason: str) -> None:
+    """Install the first of these packages that this Debian has, or say what to install."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SetupError(f"{reason}; install it first, on Debian: apt-get install {names[0]}")
+    say(f"{reason}; installing it from Debian's packages")
+    # An update may fail for one source of many: whether the install works is what counts.
+    apt_get("update")
+    for name in names:
+        complaint = apt_get("--yes", "--no-install-recommends", "install", name)
+        if complaint is None:
+            return
+    raise SetupError(f"apt-get cannot install {' or '.join(names)}: {complaint}")
+
+
+def apt_get(*arguments: str) -> str | None:
+    """None when it worked, else the last line of what apt-get complained about."""
+    done = subprocess.run(
+        ["apt-get", "-qq", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+
+
+# The virtual environment
+
+
+def environment_key() -> str:
+    return fingerprint([PYPROJECT, CONSTRAINTS, ROOT / "setup.py"], PYTHON_KIND, str(ROOT))
+
+
+def make_environment(extras: Sequence[str]) -> None:
+    key = environment_key()
+    stamp = read_stamp(ENVIRONMENT_STAMP)
+    recorded = stamp.get("extras")
+    have = {str(extra) for extra in recorded} if isinstance(recorded, list) else set()
+    if stamp.get("key") == key and have.issuperset(extras) and VENV_PYTHON.exists():
+        return
+    if stamp.get("python") != PYTHON_KIND or not VENV_PYTHON.exists():
+        create_venv()
+    wanted = sorted(have.union(extras))
+    install_packages(wanted)
+    write_stamp(ENVIRONMENT_STAMP, {"key": key, "python": PYTHON_KIND, "extras": wanted})
+
+
+def create_venv() -> None:
+    if find_spec("ensurepip") is None:
+        install_system_package([f"{PYTHON_NAME}-venv"], f"{PYTHON_NAME} has no venv module")
+    say("creating .venv")
+    run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+
+
+def install_packages(extras: Sequence[str]) -> None:
+    say(f"installing pinned packages into .venv{''.join(f' [{extra}]' for extra in extras)}")
+    pip = [str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS)]
+    with PYPROJECT.open("rb") as file:
+        build_tools = tomllib.load(file)["build-system"]["requires"]
+    run([*pip, *build_tools])
+    target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+    # Compiling is a step of its own: here it would run again for every change of a pin.
+    run([*pip, "--no-build-isolation", "--editable", target], PENSTOCK_COMPILE="never")
+
+
+# The hot modules
+
+
+def hot_sources() -> list[Path]:
+    lines = (line.partition("#")[0].strip() for line in HOT_MODULES.read_text().splitlines())
+    sources = [SOURCE / f"{name.replace('.', '/')}.py" for name in lines if name]
+    for source in sources:
+        if not source.is_file():
+            raise SetupError(f"{HOT_MODULES.name} lists {source.relative_to(ROOT)}: not there")
+    return sources
+
+
+def compiled_files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.so"))
+
+
+def compile_hot_modules() -> None:
+    sources = hot_sources()
+    key = fingerprint([*sources, HOT_MODULES, CONSTRAINTS, ROOT / "setup.py"], PYTHON_KIND)
+    files = [str(path.relative_to(SOURCE)) for path in compiled_files()]
+    if read_stamp(COMPILE_STAMP) == {"key": key, "files": files}:
+        # A fresh checkout may have younger sources of the same content: the tests compare times.
+        for path in compiled_files():
+            path.touch()
+        return
+    COMPILE_STAMP.unlink(missing_ok=True)
+    for path in compiled_files():
+        path.unlink()
+    reason = why_no_compiler()
+    if reason is not None:
+        say(f"the hot modules run pure: {reason}")
+        return
+    say(f"compiling {len(sources)} hot modules")
+    build = [str(VENV_PYTHON), "setup.py", "--quiet", "build_ext", "--inplace"]
+    run(build, PENSTOCK_COMPILE="require")
+    files = [str(path.relative_to(SOURCE)) for path in compiled_files()]
+    write_stamp(COMPILE_STAMP, {"key": key, "files": files})
+
+
+def why_no_compiler() -> str | None:
+    """The reason that setup.py sees; missing headers of Debian's Python are put there first."""
+    reason = ask_setup()
+    headers_missing = reason is not None and "Python.h" in reason
+    if headers_missing and sys.base_prefix == "/usr" and os.geteuid() == 0:
+        install_system_package([f"{PYTHON_NAME}-dev"], f"{PYTHON_NAME} has no C headers")
+        reason = ask_setup()
+    return reason
+
+
+def ask_setup() -> str | None:
+    command = [str(VENV_PYTHON), "-c", "import setup; print(setup.why_no_compiler() or '')"]
+    try:
+        answer = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SetupError(f"cannot ask setup.py for a C compiler: {error}") from None
+    return answer.stdout.strip() or None
+
+
+# Java
+
+
+def java_version(report: str) -> int | None:
+    """The major version in what `java -version` prints: "17.0.1" is 17, and "1.8.0" was 8."""
+    found = re.search(r'version "(?:1\.)?(\d+)', report)
+    return int(found.group(1)) if found else None
+
+
+def installed_java() -> int | None:
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if program is None:
+        return None
+    answer = subprocess.run([program, "-version"], check=False, capture_output=True, text=True)
+    return java_version(answer.stderr + answer.stdout)
+
+
+def make_java() -> None:
+    version = installed_java()
+    if version is not None and version >= JAVA_OLDEST:
+        return
+    found = "found none" if version is None else f"found {version}"
+    install_system_package(JAVA_PACKAGES, f"Spark needs Java {JAVA_OLDEST} or newer, {found}")
+    version = installed_java()
+    if version is None or version < JAVA_OLDEST:
+        raise SetupError(f"Java {JAVA_OLDEST} is installed, but JAVA_HOME or PATH hides it")
+
+
+def step_for(arguments: Sequence[str]) -> Callable[[], None]:
+    if arguments and arguments[0] == "env":
+        return partial(make_environment, arguments[1:])
+    if list(arguments) == ["compile"]:
+        return compile_hot_modules
+    if list(arguments) == ["java"]:
+        return make_java
+    raise SetupError("usage: bootstrap.py env [EXTRA ...] | compile | java")
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        step = step_for(arguments)
+        BUILD.mkdir(exist_ok=True)
+        # Two makes at once must not build one environment together.
+        with (BUILD / "setup.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            step()
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
