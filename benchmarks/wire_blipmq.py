@@ -2,9 +2,9 @@
 
     python benchmarks/wire_blipmq.py [seconds per row]
 
-Messages of 50 to 150 bytes (seeded), 250 KB per call, like a full read buffer. The control row cuts the
-same messages out of the same buffer at positions known beforehand, in plain Python: what the machine
-gives at this moment. Each row prints its ratio to it.
+Messages of 50 to 150 bytes (seeded), 250 KB per call, like a full read buffer. The control row cuts
+the same messages out of the same buffer at positions known beforehand, in plain Python: what the
+machine gives at this moment. Each row prints its ratio to it.
 """
 
 import random

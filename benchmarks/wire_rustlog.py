@@ -2,7 +2,7 @@
 
     python benchmarks/wire_rustlog.py [seconds per row]
 
-1,000 records of 100 random bytes per request. The control row is the standard library's JSON: loads of
+1,000 records of 100 random bytes per request. The control row is the standard library: json.loads of
 the same Produce and `bytes` of each number list. Each row prints its ratio to it.
 """
 

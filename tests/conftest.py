@@ -37,8 +37,8 @@ def complaint(info: BuildInfo, expected: str | None) -> str | None:
         return f"{EXPECT_VARIABLE}={expected} is unknown, use one of {', '.join(EXPECTATIONS)}"
     if expected is not None and info.kind != expected:
         return (
-            f"{EXPECT_VARIABLE}={expected}, but the hot modules are {info.kind}"
-            f" (compiled: {' '.join(info.compiled) or 'none'}); make compile, or PENSTOCK_PURE=1"
+            f"{EXPECT_VARIABLE}={expected}, but {len(info.compiled)} hot modules are compiled and"
+            f" {len(info.pure)} are not; make compile, or set PENSTOCK_PURE=1"
         )
     stale = [module for module in info.compiled if is_stale(module)]
     if stale:

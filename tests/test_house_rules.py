@@ -48,14 +48,15 @@ UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"
 
 
 def tracked_files() -> list[Path]:
-    """What belongs to the project: as git sees it, or all of the tree where there is no git."""
+    """What belongs to the project: as git sees it, or all of the tree where git does not answer."""
+    names: list[str] = []
     if shutil.which("git") and (ROOT / ".git").exists():
         command = ["git", "-C", str(ROOT), "ls-files", "-z", "-co", "--exclude-standard"]
-        done = subprocess.run(command, check=True, capture_output=True)
-        paths = [ROOT / name for name in done.stdout.decode().split("\0") if name]
-    else:
-        paths = [path for path in ROOT.rglob("*") if not SKIPPED.intersection(path.parts)]
-    return sorted(path for path in paths if path.is_file())
+        done = subprocess.run(command, check=False, capture_output=True)
+        names = [name for name in done.stdout.decode().split("\0") if name]
+    found = [ROOT / name for name in names] or list(ROOT.rglob("*"))
+    ours = [path for path in found if not SKIPPED.intersection(path.relative_to(ROOT).parts)]
+    return sorted(path for path in ours if path.is_file())
 
 
 def code_files() -> list[Path]:

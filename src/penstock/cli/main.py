@@ -16,7 +16,23 @@ import typer
 from penstock.errors import PenstockError
 
 # In the order of the help text.
-COMMAND_MODULES: Final = ("version",)
+COMMAND_MODULES: Final = (
+    "serve",
+    "pub",
+    "sub",
+    "cat",
+    "topic",
+    "group",
+    "key",
+    "context",
+    "config",
+    "log",
+    "version",
+)
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no connection, 5 not authorized."
+)
 
 EXIT_FAILED: Final = 1
 
@@ -25,6 +41,7 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         name="penstock",
         help="One broker, one durable log, several wire protocols, and Spark.",
+        epilog=EXIT_CODES,
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -52,13 +52,20 @@ FLAG_ZSTD: Final = 64
 # Written by the cleaner: a gap between this batch and the one before it is what compaction removed.
 # A gap before any other batch means that records are missing.
 FLAG_CLEANED: Final = 128
-KNOWN_FLAGS: Final = 255
+# The producer asked for at most once: a delivery of these records need not be acknowledged.
+FLAG_AT_MOST_ONCE: Final = 256
+KNOWN_FLAGS: Final = 511
 
 # A reader holds one batch whole in memory, and i32 offsets end at 2 GiB: 64 MiB keeps both harmless
 # and still holds four records of the largest default size.
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 # Rows of one batch: Spark reads 64 K rows at once; 16 times that bounds what a reader has to walk.
 MAX_BATCH_RECORDS: Final = 1024 * 1024
+# Offsets are i64 everywhere.
+MAX_OFFSET: Final = (1 << 63) - 1
+# Times too, in microseconds.
+MIN_TIME_US: Final = -(1 << 63)
+MAX_TIME_US: Final = (1 << 63) - 1
 
 # zstd level 1: the log is written at memory speed, higher levels cost more than the disk they save.
 ZSTD_LEVEL: Final = 1
@@ -86,6 +93,8 @@ class Batch:
         max_time_us: int,
         raw_length: int = 0,
     ) -> None:
+        if first_time_us < MIN_TIME_US or max_time_us > MAX_TIME_US:
+            raise BatchError(f"impossible times {first_time_us} to {max_time_us}")
         self.body = body
         self.count = count
         self.flags = flags
@@ -98,6 +107,8 @@ class Batch:
 
     def from_producer(self, producer_id: int, epoch: int, sequence: int) -> "Batch":
         """Marks the batch for idempotent append: repeats of the same three are stored once."""
+        if not (0 <= producer_id < 1 << 64 and 0 <= epoch < 1 << 32 and 0 <= sequence < 1 << 32):
+            raise BatchError(f"impossible producer {producer_id}, {epoch}, {sequence}")
         self.flags |= FLAG_PRODUCER
         self.producer_id = producer_id
         self.epoch = epoch
@@ -178,7 +189,11 @@ class BatchHeader:
 
 
 def encode_values(values: list[bytes], time_us: int) -> Batch:
-    """The hot path: a batch of plain values that all have the same time."""
+    """The hot path: a batch of plain values that all have the same time. Raises BatchError."""
+    if not values:
+        raise BatchError("a batch needs at least one record")
+    if len(values) > MAX_BATCH_RECORDS:
+        raise BatchError(f"batch has over {MAX_BATCH_RECORDS} records")
     offsets = BytesWriter()
     position: i64 = 0
     write_i32_le(offsets, 0)
@@ -218,7 +233,7 @@ def parse_header(buffer: bytes, position: int) -> BatchHeader:
         raise BatchError(f"unknown batch version {version}")
     if flags & ~KNOWN_FLAGS:
         raise BatchError(f"unknown batch flags {flags:#x}")
-    if count == 0 or count > MAX_BATCH_RECORDS or base < 0:
+    if count == 0 or count > MAX_BATCH_RECORDS or not 0 <= base <= MAX_OFFSET - count:
         raise BatchError(f"impossible batch of {count} records at offset {base}")
     return BatchHeader(
         length, flags, base, count, raw, first, latest, producer, epoch, sequence, durable

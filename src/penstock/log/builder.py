@@ -13,6 +13,8 @@ from penstock.log.batch import (
     FLAG_KEYS,
     FLAG_OFFSETS,
     FLAG_TIMES,
+    MAX_TIME_US,
+    MIN_TIME_US,
     Batch,
     BatchError,
     check_counts,
@@ -161,5 +163,7 @@ def _write_headers(writer: BytesWriter, headers: list[Headers]) -> None:
 
 
 def _write_i64s(writer: BytesWriter, numbers: list[int]) -> None:
+    if min(numbers) < MIN_TIME_US or max(numbers) > MAX_TIME_US:
+        raise BatchError("a time or offset does not fit 64 bits")
     for number in numbers:
         write_i64_le(writer, number)

@@ -73,18 +73,20 @@ class Catalogue:
         for topic_id, name, directory, partitions, settings_json, created_us in rows:
             settings = msgspec.json.decode(settings_json, type=TopicSettings)
             info = TopicInfo(topic_id, name, partitions, settings, created_us)
-            self._add(info, directory)
+            self._add(info, directory, self._open_partitions(info, directory))
         for orphan in set(self._files.list(self._root)) - self._directories:
             logger.warning(
                 "%s/%s belongs to no topic in the metadata; left alone", self._root, orphan
             )
 
-    def _add(self, info: TopicInfo, directory: str) -> Topic:
+    def _open_partitions(self, info: TopicInfo, directory: str) -> list[Partition]:
         path = f"{self._root}/{directory}"
-        partitions = [
+        return [
             self._open_partition(f"{path}/{number}", info.settings)
             for number in range(info.partitions)
         ]
+
+    def _add(self, info: TopicInfo, directory: str, partitions: list[Partition]) -> Topic:
         topic = Topic(info, directory, partitions)
         self._topics[info.name] = topic
         self._directories.add(directory)
@@ -118,10 +120,12 @@ class Catalogue:
         directory = self._free_directory(name)
         created_us = self._clock_us()
         text = msgspec.json.encode(settings).decode()
+        info = TopicInfo(0, name, partitions, settings, created_us)
+        opened = self._open_partitions(info, directory)
         creation = self._metadata.submit(
             lambda db: _insert(db, name, directory, partitions, text, created_us)
         )
-        topic = self._add(TopicInfo(0, name, partitions, settings, created_us), directory)
+        topic = self._add(info, directory, opened)
         topic.creation = creation
         creation.add_done_callback(lambda change: self._created(topic, change))
         return topic
@@ -144,8 +148,8 @@ class Catalogue:
                 change.result(), info.name, info.partitions, info.settings, info.created_us
             )
         elif self._topics.get(info.name) is topic:
+            # Its directory stays taken until the files of a first append are gone.
             del self._topics[info.name]
-            self._directories.discard(topic.directory)
 
     def change(self, name: str, changes: dict[str, object], partitions: int | None) -> Change[None]:
         """New settings, or more partitions; takes effect at once, durable when the change is done."""
@@ -195,6 +199,8 @@ class Catalogue:
 
     def _finish_deletions(self) -> None:
         for (directory,) in self._metadata.query("SELECT directory FROM deletions"):
+            # Taken until the deletion is forgotten: a new topic in it would be deleted next time.
+            self._directories.add(directory)
             self._remove_files(directory)
 
     def wait_for_removals(self) -> None:

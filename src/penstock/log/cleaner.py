@@ -8,17 +8,19 @@ never touched. Runs in a maintenance thread, one partition at a time.
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.log.batch import FLAG_CLEANED, BatchError
+from penstock.log.batch import FLAG_AT_MOST_ONCE, FLAG_CLEANED, BatchError
 from penstock.log.builder import BatchBuilder
 from penstock.log.errors import CorruptLog
 from penstock.log.files import File
-from penstock.log.index import SparseIndex
+from penstock.log.index import NO_TIME, SparseIndex
 from penstock.log.partition import Partition
 from penstock.log.recovery import put_swap_in_place, swap_name
-from penstock.log.scan import Walker
+from penstock.log.scan import Damage, Walker
 from penstock.log.segment import (
+    SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     Segment,
     write_all,
@@ -66,10 +68,10 @@ def _retain_by_age(partition: Partition, oldest_us: int) -> None:
             break
         keep_from = following.base_offset
     else:
-        if segments and segments[-1].index is not None and segments[-1].index.size:
-            if _max_time(partition, segments[-1]) < oldest_us:
-                # Nothing of the active segment is to be kept: it goes when the next append rolls it.
-                partition.request_roll()
+        active = segments[-1].index if segments else None
+        if active is not None and active.size and active.max_time_us < oldest_us:
+            # Nothing of the active segment is to be kept: it goes when the next append rolls it.
+            partition.request_roll()
     partition.trim(keep_from)
 
 
@@ -102,12 +104,16 @@ class _Rewriter:
         self._file = file
         self._durable_offset = durable_offset
         self._compress = compress
+        # What the producer asked for belongs to the batch: records that differ in it are not merged.
+        self._kept_flags = 0
         self._builder = BatchBuilder()
 
     def add(self, view: BatchView, row: int) -> None:
         full = self._builder.size() >= MERGED_BATCH_BYTES
-        if full or len(self._builder) >= MERGED_BATCH_RECORDS:
+        kept_flags = view.flags & FLAG_AT_MOST_ONCE
+        if full or len(self._builder) >= MERGED_BATCH_RECORDS or kept_flags != self._kept_flags:
             self.flush()
+        self._kept_flags = kept_flags
         self._builder.add_row(view, row)
         self.kept += 1
 
@@ -117,7 +123,7 @@ class _Rewriter:
         base = self._builder.first_offset()
         end = self._builder.last_offset() + 1
         batch = self._builder.build()
-        batch.flags |= FLAG_CLEANED
+        batch.flags |= FLAG_CLEANED | self._kept_flags
         if self._compress:
             batch = batch.compressed()
         content = batch.stamp(base, self._durable_offset) + batch.body
@@ -127,22 +133,33 @@ class _Rewriter:
         self._builder = BatchBuilder()
 
 
-def _rows(partition: Partition, segment: Segment) -> Iterator[tuple[BatchView, int]]:
-    """All records of a sealed segment. Raises CorruptLog: a damaged segment is never rewritten."""
+def _rows(
+    partition: Partition, segment: Segment, end_offset: int
+) -> Iterator[tuple[BatchView, int]]:
+    """All records of a sealed segment. Raises CorruptLog: a damaged segment is never rewritten.
+
+    Missing records are damage too: rewritten, their gap would look like the work of the cleaner.
+    """
+    expected = segment.base_offset
     with partition.pool.use(segment.path) as file:
         walker = Walker(file, 0, file.size())
         while True:
+            header = walker.check_or_refuse(segment.path, expected, end_offset)
+            base = header.base_offset if header is not None else end_offset
+            cleaned = header is not None and header.flags & FLAG_CLEANED
+            if base < expected or (base > expected and not cleaned):
+                text = "records are missing"
+                raise CorruptLog(segment.path, walker.position, text, expected, base)
+            if header is None:
+                return
             try:
-                header = walker.check()
-                if header is None:
-                    return
                 view = walker.view(header)
             except BatchError as error:
-                raise CorruptLog(
-                    segment.path, walker.position, error.reason, segment.base_offset, -1
-                ) from None
+                text, end = error.reason, header.base_offset + header.count
+                raise CorruptLog(segment.path, walker.position, text, base, end) from None
             for row in range(view.count):
                 yield view, row
+            expected = view.next_offset()
             walker.advance(header)
 
 
@@ -158,6 +175,10 @@ def _rewrite(
     end is always damage and never the work of the cleaner.
     """
     files = partition.pool.files
+    if any(name.endswith(SWAP_SUFFIX) for name in files.list(partition.directory)):
+        # Putting it in place failed. It is finished at the next start, and must find what it
+        # replaces as it was.
+        return Cleaned()
     base = group[0].base_offset
     swap = f"{partition.directory}/{swap_name(base, end_offset)}"
     before = sum(partition.segment_size(segment) for segment in group)
@@ -167,14 +188,18 @@ def _rewrite(
         file.truncate(0)
         compress = partition.settings.compression == "zstd"
         rewriter = _Rewriter(file, base, end_offset, compress)
-        for segment in group:
-            for view, row in _rows(partition, segment):
+        for segment, segment_end in _with_ends(group, end_offset):
+            for view, row in _rows(partition, segment, segment_end):
                 if keep(view, row) or view.offset_of(row) == end_offset - 1:
                     rewriter.add(view, row)
                 else:
                     removed += 1
         rewriter.flush()
         file.sync()
+    except BaseException:
+        with suppress(OSError):
+            files.remove(swap + TEMPORARY_SUFFIX)
+        raise
     finally:
         file.close()
     with partition.write_lock:
@@ -203,14 +228,44 @@ def _sealed(partition: Partition) -> list[tuple[Segment, int]]:
     ]
 
 
+def _with_ends(group: list[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
+    ends = [*(segment.base_offset for segment in group[1:]), end_offset]
+    return zip(group, ends, strict=True)
+
+
+def _note_damage(segment: Segment, error: CorruptLog) -> None:
+    """From now on the segment is left alone; its damage shows in what is told of the partition."""
+    segment.damages.append(
+        Damage(
+            error.path,
+            error.position,
+            error.position,
+            error.reason,
+            error.first_offset,
+            error.next_offset,
+        )
+    )
+
+
 def merge_small_batches(partition: Partition) -> Cleaned:
-    """Rewrites sealed segments whose batches are small, one at a time."""
+    """Rewrites sealed segments whose batches are small, one at a time.
+
+    Raises CorruptLog when it met damage for the first time, after it has done the other segments.
+    """
     total = Cleaned()
+    damage: CorruptLog | None = None
     for segment, end_offset in _sealed(partition):
         if segment.base_offset < partition.start_offset or not _is_fragmented(partition, segment):
             continue
-        done = _rewrite(partition, [segment], end_offset, lambda view, row: True)
+        try:
+            done = _rewrite(partition, [segment], end_offset, lambda view, row: True)
+        except CorruptLog as error:
+            _note_damage(segment, error)
+            damage = damage or error
+            continue
         total = _add(total, done)
+    if damage is not None:
+        raise damage
     return total
 
 
@@ -224,7 +279,7 @@ def _is_fragmented(partition: Partition, segment: Segment) -> bool:
             try:
                 header = walker.check()
             except BatchError:
-                return False
+                return True  # whoever rewrites it meets the damage and tells of it
             if header is None:
                 break
             if header.flags & FLAG_CLEANED:
@@ -239,18 +294,22 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
     """Keeps the newest record of each key; deletion marks go when they are old enough.
 
     A record without a key stays. A record with a key and an empty value is a deletion mark.
+    Raises CorruptLog when it meets damage for the first time; the next run leaves that segment out.
     """
     sealed = _sealed(partition)
     if not sealed:
         return Cleaned()
     latest: dict[bytes, int] = {}
-    for segment, _ in reversed(sealed):
-        for view, row in _rows(partition, segment):
-            key = view.key(row)
-            if key is not None and len(latest) < MAX_KEYS:
-                digest = _digest(key)
-                latest[digest] = max(latest.get(digest, -1), view.offset_of(row))
+    for segment, segment_end in reversed(sealed):
+        try:
+            _note_latest(latest, _rows(partition, segment, segment_end))
+        except CorruptLog as error:
+            _note_damage(segment, error)
+            raise
     oldest_mark_us = now_us - partition.settings.tombstone_ms * 1000
+    if any(segment.damages for segment in partition.segments):
+        # A damaged segment stays as it is: without the mark, what it still holds would come back.
+        oldest_mark_us = NO_TIME
 
     def keep(view: BatchView, row: int) -> bool:
         key = view.key(row)
@@ -263,9 +322,23 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
 
     total = Cleaned()
     for group, end_offset in _groups(partition, sealed):
-        if any(not keep(view, row) for segment in group for view, row in _rows(partition, segment)):
+        rows = (
+            row
+            for segment, segment_end in _with_ends(group, end_offset)
+            for row in _rows(partition, segment, segment_end)
+        )
+        # The last record stays in any case: for its sake alone nothing is rewritten, ever again.
+        if any(not keep(*row) and row[0].offset_of(row[1]) != end_offset - 1 for row in rows):
             total = _add(total, _rewrite(partition, group, end_offset, keep))
     return total
+
+
+def _note_latest(latest: dict[bytes, int], rows: Iterator[tuple[BatchView, int]]) -> None:
+    for view, row in rows:
+        key = view.key(row)
+        if key is not None and len(latest) < MAX_KEYS:
+            digest = _digest(key)
+            latest[digest] = max(latest.get(digest, -1), view.offset_of(row))
 
 
 def _digest(key: bytes) -> bytes:

@@ -18,6 +18,12 @@ from penstock.log.partition import Partition
 # fdatasync waits for the device, not for the CPU: four partitions can wait at the same time.
 DEFAULT_THREADS = 4
 
+# Together half a millisecond: about two flushes of the disk that this was measured on.
+GATHER_STEPS = 5
+GATHER_STEP_S = 0.0001
+# With this much waiting a flush is worth it, however few batches it is.
+GATHERED_BYTES = 256 * 1024
+
 Post = Callable[[Callable[[], None]], object]
 
 logger = logging.getLogger(__name__)
@@ -102,6 +108,7 @@ class GroupCommit:
                 if self._closing:
                     return
                 partition = self._start()
+            _gather(partition)
             self._serve(partition)
 
     def _start(self) -> Partition:
@@ -119,6 +126,8 @@ class GroupCommit:
                 self._deliver(partition.flush())
             if partition.has_rolls:
                 self._deliver(partition.finish_rolls())
+                if partition.rolls_left():
+                    logger.warning("%s: sealing failed, tried again later", partition.directory)
         except Exception as error:  # whatever it is, this partition must not go on half-done
             logger.exception("commit of %s failed", partition.directory)
             self._deliver(partition.stop_now(f"{type(error).__name__}: {error}"))
@@ -159,3 +168,17 @@ class GroupCommit:
         if not self._timers:
             return None
         return max(self._timers[0][0] - self._monotonic(), 0.0)
+
+
+def _gather(partition: Partition) -> None:
+    """Gives callers that the last flush released a moment to come back with their next append.
+
+    Without it a group of 64 waiting callers falls into a flush for one and a flush for 63, in turns.
+    Waits only while fewer than three quarters of the last group are back, and never for long.
+    """
+    expected = partition.last_group_batches * 3 // 4
+    for _ in range(GATHER_STEPS):
+        enough = partition.pending_bytes >= GATHERED_BYTES
+        if enough or partition.pending_batches >= expected:
+            return
+        time.sleep(GATHER_STEP_S)

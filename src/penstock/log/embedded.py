@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.log import cleaner, reader
-from penstock.log.batch import Batch
+from penstock.log.batch import Batch, BatchError
 from penstock.log.cache import DEFAULT_CACHE_BYTES, BatchCache
-from penstock.log.catalogue import Catalogue
+from penstock.log.catalogue import Catalogue, Topic
 from penstock.log.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
-from penstock.log.errors import LogError
+from penstock.log.errors import LogError, TooLarge
 from penstock.log.files import FileSystem, RealFiles
 from penstock.log.groups import GroupOffsets
 from penstock.log.handles import DEFAULT_OPEN_FILES, HandlePool
@@ -29,6 +29,7 @@ from penstock.log.partition import Partition
 from penstock.log.reader import ReadResult
 from penstock.log.settings import TopicSettings
 from penstock.log.tokens import AppendToken
+from penstock.log.view import view_appended
 
 METADATA_FILE = "metadata.db"
 # Reads that miss the cache wait for the disk: two can wait at the same time without a queue.
@@ -65,12 +66,14 @@ class EmbeddedEngine:
         post: Post = call_now,
         files: FileSystem | None = None,
         clock_us: Callable[[], int] = wall_clock_us,
+        monotonic: Callable[[], float] = time.monotonic,
         observe_flush: Callable[[float, int], None] | None = None,
     ) -> None:
         self.directory = directory
         self.options = options if options is not None else EngineOptions()
         self.post = post
         self.clock_us = clock_us
+        self._monotonic = monotonic
         self._observe_flush = observe_flush
         self.files = files if files is not None else RealFiles()
         self.files.make_directory(directory)
@@ -93,7 +96,7 @@ class EmbeddedEngine:
         except BaseException:
             self.metadata.close()
             raise
-        self.commit = GroupCommit(self.options.commit_threads, self.post)
+        self.commit = GroupCommit(self.options.commit_threads, self.post, self._monotonic)
         self._readers = ThreadPoolExecutor(READER_THREADS, "penstock-read")
         self._closing = threading.Event()
         self._maintenance = threading.Thread(
@@ -132,19 +135,34 @@ class EmbeddedEngine:
         self, name: str, partitions: int = 1, settings: TopicSettings | None = None
     ) -> TopicInfo:
         chosen = settings if settings is not None else self.options.defaults
-        return self.catalogue.create(name, partitions, chosen).info
+        topic = self.catalogue.create(name, partitions, chosen)
+        if topic.creation is not None:
+            topic.creation.add_done_callback(lambda change: self._created(change, topic))
+        return topic.info
+
+    def _created(self, change: Change[int], topic: Topic) -> None:
+        """Takes back what a topic that did not come to be has written."""
+        if change.error is not None:
+            self._stop_partitions(topic)
+            self.catalogue.remove_files(topic.directory)
 
     def topic_durable(self, name: str) -> Change[int] | None:
         return self.catalogue.get(name).creation
 
     def delete_topic(self, name: str) -> Change[None]:
         topic, change = self.catalogue.remove(name)
-        for partition in topic.partitions:
-            deliver(partition.abandon())
-            self.commit.forget(partition)
+        self._stop_partitions(topic)
         self._groups.forget_topic(name)
         change.add_done_callback(lambda done: self._deleted(done, topic.directory))
         return change
+
+    def _stop_partitions(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            deliver(partition.abandon())
+            self.commit.forget(partition)
+            # Again: a commit that was under way may have opened a file meanwhile, and an open file
+            # would keep its space.
+            deliver(partition.abandon())
 
     def _deleted(self, change: Change[None], directory: str) -> None:
         if change.error is None:
@@ -175,6 +193,7 @@ class EmbeddedEngine:
     def append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
         found = self.catalogue.get(topic)
         target = self.catalogue.partition(topic, partition)
+        _check_record_sizes(batch, found.info.settings.record_bytes)
         token = target.append(batch)
         self.commit.submit(target)
         if found.creation is None:
@@ -251,7 +270,7 @@ class EmbeddedEngine:
                     return
                 try:
                     self._maintain_partition(partition)
-                except (LogError, OSError) as error:
+                except (LogError, BatchError, OSError) as error:
                     logger.warning("maintenance of %s: %s", partition.directory, error)
 
     def _maintain_partition(self, partition: Partition) -> None:
@@ -277,6 +296,17 @@ class EmbeddedEngine:
         self.metadata.close()
         self.pool.close()
         self._lock.release()
+
+
+def _check_record_sizes(batch: Batch, limit: int) -> None:
+    """Raises TooLarge. Looks at single records only when the batch as a whole is over the limit."""
+    if max(batch.size(), batch.raw_length) <= limit:
+        return
+    view = view_appended(batch, 0)
+    for row in range(view.count):
+        size = view.payload_bytes(row, row + 1)
+        if size > limit:
+            raise TooLarge("record", size, limit)
 
 
 def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) -> None:

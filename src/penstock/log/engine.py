@@ -5,6 +5,7 @@ completes later. The embedded engine (embedded.py) is one implementation; the br
 know only this page.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -52,6 +53,11 @@ class Pending(Protocol[T_co]):
     @property
     def error(self) -> BaseException | None: ...
     def result(self, timeout_s: float | None = None) -> T_co: ...
+    def add_done_callback(self, callback: "Callable[[Pending[T_co]], object]") -> None: ...
+
+
+# As in tokens.py: guards the step to "done"; one for all, held for nanoseconds.
+_lock = threading.Lock()
 
 
 class ReadToken(Generic[T]):
@@ -67,23 +73,34 @@ class ReadToken(Generic[T]):
 
     def on_done(self, callback: "Callable[[ReadToken[T]], None]") -> None:
         """Calls back once, in the thread of the engine's `post`; at once when done already."""
-        if self.done:
-            callback(self)
-        else:
-            self._callback = callback
+        with _lock:
+            if not self.done:
+                self._callback = callback
+                return
+        callback(self)
 
     def settle(self, value: T | None, error: Exception | None) -> None:
-        self.value = value
-        self.error = error
-        self.done = True
-        if self._callback is not None:
-            self._callback(self)
+        with _lock:
+            self.value = value
+            self.error = error
+            self.done = True
+            callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(self)
 
-    def result(self) -> T:
-        """The value of a token that is done. Raises the error of the read."""
+    def result(self, timeout_s: float | None = None) -> T:
+        """The value; blocks the calling thread. Raises the error of the read, or TimeoutError.
+
+        Not for the thread that `post` runs completions in, unless the token is done.
+        """
+        if not self.done:
+            event = threading.Event()
+            self.on_done(lambda _: event.set())
+            if not event.wait(timeout_s):
+                raise TimeoutError(f"read not done after {timeout_s} s")
         if self.error is not None:
             raise self.error
-        assert self.value is not None, "result of a read that is not done"
+        assert self.value is not None, "a read without error has a value"
         return self.value
 
 

@@ -14,8 +14,8 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -113,6 +113,28 @@ class DataDirectoryLock:
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
+
+
+@contextmanager
+def locked_for_reading(directory: str) -> Iterator[None]:
+    """Keeps servers out while somebody reads. Writes nothing, so it works on a read-only copy too.
+
+    Raises DataDirectoryInUse. A directory without a lock file was never opened by a server.
+    """
+    path = os.path.join(directory, LOCK_FILE_NAME)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataDirectoryInUse(directory, _read_holder(descriptor)) from None
+        yield
+    finally:
         os.close(descriptor)
 
 

@@ -58,4 +58,16 @@ _FIRST: Final = (
     """,
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
+# What QoS1 subscribers have settled: partition number to floor and ranges, as JSON. The topic by name:
+# its rows go when the topic is deleted, and a name is all that the first subscriber comes with.
+_BACKLOGS: Final = (
+    """
+    CREATE TABLE backlogs (
+        id INTEGER PRIMARY KEY,
+        topic TEXT NOT NULL,
+        state TEXT NOT NULL CHECK (json_valid(state))
+    ) STRICT
+    """,
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST, _BACKLOGS)

@@ -11,13 +11,14 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from penstock.log.batch import FLAG_PRODUCER, HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.cache import BatchCache, RecentBatches
 from penstock.log.errors import (
     AppendFailed,
+    CorruptLog,
     LogClosed,
     LogError,
     OffsetOutOfRange,
@@ -42,6 +43,7 @@ from penstock.log.recovery import (
 )
 from penstock.log.segment import (
     PRODUCERS_SUFFIX,
+    CutFailed,
     Segment,
     cut_back,
     file_name,
@@ -122,6 +124,7 @@ class Partition:
         self.recovered = found
         self.segments = found.segments
         self.start_offset = found.start_offset
+        self.missing_head = found.missing_head
         self.next_offset = found.next_offset
         self.flushed_offset = found.next_offset
         self.visible_offset = found.next_offset
@@ -133,16 +136,17 @@ class Partition:
         self.write_lock = threading.Lock()
         self._pending: list[tuple[Batch, AppendToken]] = []
         self._pending_bytes = 0
+        self.last_group_batches = 0
         self._unsynced: list[Segment] = []
         self._new_files = False
         self._rolls: list[_Roll] = []
         self._watchers: list[tuple[int, Callback]] = []
         self._roll_wanted = False
-        unsealed = [segment for segment in self.segments[:-1] if not segment.sealed]
-        if unsealed:
-            self._write_snapshot(self.segments[-1].base_offset, self._producers)
-        for segment in unsealed:
-            self._seal(segment)
+        for segment in self.segments[:-1]:
+            if not segment.sealed:
+                end_offset = self.segments[-1].base_offset
+                self._rolls.append(_Roll(segment, end_offset, self._producers.copy()))
+        self.finish_rolls()
 
     # --- the producer's side ---------------------------------------------------------------------
 
@@ -178,7 +182,9 @@ class Partition:
     def watch(self, offset: int, callback: Callback) -> None:
         """Calls back once when a record at `offset` can be read; at once when it can already."""
         with self._lock:
-            if self.visible_offset <= offset and not self.closed:
+            if self.visible_offset <= offset:
+                if self.closed:
+                    raise LogClosed
                 self._watchers.append((offset, callback))
                 return
         callback()
@@ -193,6 +199,8 @@ class Partition:
         """Writes one group of what is queued, and flushes it where the topic asks for that."""
         with self.write_lock:
             entries, outcome = self._write_group(self._take_group())
+            if self.stopped is not None:
+                return outcome
             if self.settings.durability == "ack" and (self._unsynced or self._new_files):
                 self._flush(outcome, entries)
             else:
@@ -213,13 +221,19 @@ class Partition:
         with self.write_lock:
             if self._rolls and self._unsynced:
                 self._flush(outcome, [])
-            rolls, self._rolls = self._rolls, []
-            for roll in rolls:
-                if self.stopped is None:
-                    self._write_snapshot(roll.end_offset, roll.producers)
-                    self._seal(roll.segment)
-                    self._remove_old_snapshots(roll.segment.base_offset)
+            while self._rolls and self.stopped is None and self._finish_roll(self._rolls[0]):
+                del self._rolls[0]
         return outcome
+
+    def _finish_roll(self, roll: _Roll) -> bool:
+        """False when the disk did not let us: appends go on, the next ones try it again."""
+        try:
+            self._write_snapshot(roll.end_offset, roll.producers)
+            self._seal(roll.segment)
+            self._remove_old_snapshots(roll.segment.base_offset)
+        except OSError:
+            return False
+        return True
 
     def _write_snapshot(self, offset: int, producers: ProducerTable) -> None:
         path = f"{self.directory}/{file_name(offset, PRODUCERS_SUFFIX)}"
@@ -228,6 +242,10 @@ class Partition:
     @property
     def has_rolls(self) -> bool:
         return bool(self._rolls)
+
+    def rolls_left(self) -> bool:
+        """Whether sealing failed though the partition goes on; the next append tries it again."""
+        return bool(self._rolls) and self.stopped is None
 
     def request_roll(self) -> None:
         """The next write starts a new segment (for retention of a log that is hardly written)."""
@@ -244,6 +262,7 @@ class Partition:
                 taken += 1
             group, self._pending = self._pending[:taken], self._pending[taken:]
             self._pending_bytes -= size
+            self.last_group_batches = taken
             return group
 
     def _write_group(
@@ -261,14 +280,33 @@ class Partition:
                     self._place(group, batch, token)
             self._write(group)
         except OSError as error:
-            for offset, producer_id, previous in reversed(group.undo):
-                if offset >= self.next_offset:
-                    self._producers.restore(producer_id, previous)
-            told = {id(entry.token) for entry in group.written}
-            told.update(id(token) for token in outcome.tokens)
-            failed = [token for _, token in batches if id(token) not in told]
+            failed = self._take_back(group, batches, outcome)
             self._refuse(outcome, failed, self._append_error(error))
+        except CutFailed as cut:
+            failed = self._take_back(group, batches, outcome)
+            self._stop(outcome, group.written, cut.error)
+            self._refuse(outcome, failed, OutcomeUnknown(self.directory, str(cut.error)))
         return group.written, outcome
+
+    def _take_back(
+        self, group: _Group, batches: list[tuple[Batch, AppendToken]], outcome: Outcome
+    ) -> list[AppendToken]:
+        """Gives back the numbers of what was not written; returns the tokens to be refused."""
+        for offset, producer_id, previous in reversed(group.undo):
+            if offset >= self.next_offset:
+                self._producers.restore(producer_id, previous)
+        # Other answers may rest on what was not written: a repeat of it, a gap behind it. Only
+        # repeats of what is in the log stand; the rest is told to try again.
+        kept = [t for t in outcome.tokens if t.repeated and 0 <= t.base_offset < self.next_offset]
+        self.counters.failed_appends -= sum(t.error is not None for t in outcome.tokens)
+        outcome.tokens = kept
+        told = {id(entry.token) for entry in group.written}
+        told.update(id(token) for token in outcome.tokens)
+        failed = [token for _, token in batches if id(token) not in told]
+        for token in failed:
+            token.repeated = False
+            token.base_offset = -1
+        return failed
 
     def _place(self, group: _Group, batch: Batch, token: AppendToken) -> None:
         """Gives the batch its offset, and writes what has gathered where that is enough."""
@@ -325,7 +363,8 @@ class Partition:
         base_offset = self.next_offset
         segment = Segment(self.directory, base_offset, False, SparseIndex(base_offset))
         with self.pool.use(segment.path, create=True) as file:
-            file.truncate(0)
+            if file.size():
+                file.truncate(0)
         self._roll_wanted = False
         self._new_files = True
         with self._lock:
@@ -445,7 +484,12 @@ class Partition:
             last = at + 1 == len(segments)
             end = self.next_offset if last else segments[at + 1].base_offset
             use = self.pool.use(segments[at].path)
-            file = use.__enter__()
+            try:
+                file = use.__enter__()
+            except FileNotFoundError:
+                # Retention changes the list first: only a stranger can have taken this file away.
+                base_offset, path = segments[at].base_offset, segments[at].path
+                raise CorruptLog(path, 0, "the file is missing", base_offset, end) from None
         try:
             yield segments[at], end, file
         finally:
@@ -489,12 +533,16 @@ class Partition:
             offset = min(offset, self.visible_offset)
             if offset <= self.start_offset:
                 return
+            pairs = itertools.pairwise(self.segments)
+            gone = [segment for segment, after in pairs if after.base_offset <= offset]
+            for roll in self._rolls:
+                # Not sealed yet: nothing else knows the producers of its batches.
+                if roll.segment in gone:
+                    self._write_snapshot(roll.end_offset, roll.producers)
             self.pool.files.make_directory(self.directory)
             write_number(self.pool.files, f"{self.directory}/{START_FILE}", offset)
             with self._lock:
                 self.start_offset = offset
-                segments = list(self.segments)
-            gone = [s for s, after in itertools.pairwise(segments) if after.base_offset <= offset]
             self._remove(gone)
 
     def _remove(self, gone: list[Segment]) -> None:
@@ -534,9 +582,14 @@ class Partition:
             outcome.wakes.extend(step.wakes)
         with self._lock:
             self.closed = True
+            # Came in while the rest was being written.
+            late, self._pending, self._pending_bytes = self._pending, [], 0
             outcome.wakes.extend(callback for _, callback in self._watchers)
             self._watchers = []
+        self._refuse(outcome, [token for _, token in late], LogClosed())
         if self.segments and self.stopped is None:
             path = f"{self.directory}/{CHECKPOINT_FILE}"
-            write_number(self.pool.files, path, self.flushed_offset)
+            # Without it, or with an older one, recovery knows less, but nothing wrong.
+            with suppress(OSError):
+                write_number(self.pool.files, path, self.flushed_offset)
         return outcome

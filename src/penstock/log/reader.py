@@ -4,14 +4,18 @@ Shows only what the partition makes visible. Damage is an error that names file 
 records are left out. Any thread may read.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.log.batch import FLAG_CLEANED, BatchError
+from penstock.log.cache import BatchCache, RecentBatches
 from penstock.log.errors import CorruptLog, OffsetOutOfRange
-from penstock.log.files import File
+from penstock.log.files import File, FileSystem
+from penstock.log.hints import ReadHints
 from penstock.log.index import NO_TIME
-from penstock.log.partition import Partition
-from penstock.log.scan import Walker, end_of
+from penstock.log.scan import Damage, Walker, end_of
 from penstock.log.segment import Segment
 from penstock.log.view import BatchView
 
@@ -22,6 +26,33 @@ MAX_CHUNK_BYTES = 8 * 1024 * 1024
 # One call walks over at most this much of expired or removed records before it answers "nothing yet,
 # go on from here", so that no call takes for ever.
 MAX_SKIPPED_BYTES = 32 * 1024 * 1024
+
+
+class HasFiles(Protocol):
+    @property
+    def files(self) -> FileSystem: ...
+
+
+class Readable(Protocol):
+    """What reading needs of a partition: of one that is written here, or one that is followed."""
+
+    @property
+    def pool(self) -> HasFiles: ...
+    @property
+    def clock_us(self) -> Callable[[], int]: ...
+    @property
+    def cache(self) -> BatchCache: ...
+    @property
+    def tail(self) -> RecentBatches: ...
+    @property
+    def hints(self) -> ReadHints: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def visible_offset(self) -> int: ...
+    @property
+    def missing_head(self) -> Damage | None: ...
+    def open_segment(self, offset: int) -> AbstractContextManager[tuple[Segment, int, File]]: ...
 
 
 @dataclass(slots=True)
@@ -74,16 +105,18 @@ class _Collector:
             self.offset = run.first_offset()
 
 
-def in_memory(partition: Partition, offset: int) -> bool:
+def in_memory(partition: Readable, offset: int) -> bool:
     """Whether a read at `offset` needs no disk (or has nothing to read)."""
     return offset >= partition.visible_offset or partition.cache.reaches(partition.tail, offset)
 
 
-def read(partition: Partition, offset: int, max_bytes: int) -> ReadResult:
+def read(partition: Readable, offset: int, max_bytes: int) -> ReadResult:
     """Raises OffsetOutOfRange, CorruptLog, or OSError when the disk cannot be read."""
     end = partition.visible_offset
     if offset > end or offset < partition.start_offset:
         raise OffsetOutOfRange(offset, partition.start_offset, end)
+    if partition.missing_head is not None:
+        _refuse_known_damage([partition.missing_head], offset)
     collector = _Collector(offset, max_bytes, partition.clock_us())
     skipped = 0
     while collector.offset < end and not collector.full:
@@ -101,22 +134,15 @@ def read(partition: Partition, offset: int, max_bytes: int) -> ReadResult:
                 if not collector.views:
                     raise
                 break
-            except FileNotFoundError:
-                # Retention removed the segment between the look at the list and the open.
-                if collector.offset < partition.start_offset and not collector.views:
-                    raise OffsetOutOfRange(offset, partition.start_offset, end) from None
-                if collector.views:
-                    break
-                raise
     return ReadResult(collector.views, min(collector.offset, end), end)
 
 
-def _read_from_disk(partition: Partition, collector: _Collector, end: int, max_bytes: int) -> int:
+def _read_from_disk(partition: Readable, collector: _Collector, end: int, max_bytes: int) -> int:
     """Reads on in the segment that holds the offset; gives the bytes that were walked."""
     chunk_bytes = min(max(max_bytes, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
     with partition.open_segment(collector.offset) as (segment, segment_end, file):
-        _refuse_known_damage(segment, collector.offset)
         index = segment.loaded_index(partition.pool.files, file)
+        _refuse_known_damage(segment.damages, collector.offset)
         start = partition.hints.take(segment, collector.offset)
         if start is None:
             start = index.position_of(collector.offset)
@@ -130,8 +156,8 @@ def _read_from_disk(partition: Partition, collector: _Collector, end: int, max_b
         return walker.position - start
 
 
-def _refuse_known_damage(segment: Segment, offset: int) -> None:
-    for damage in segment.damages:
+def _refuse_known_damage(damages: list[Damage], offset: int) -> None:
+    for damage in damages:
         if damage.first_offset <= offset < damage.next_offset:
             raise CorruptLog(
                 damage.path,
@@ -195,32 +221,33 @@ def _step_over(
         raise CorruptLog(segment.path, position, reason, collector.offset, following)
 
 
-def offset_at_time(partition: Partition, time_us: int) -> int | None:
+def offset_at_time(partition: Readable, time_us: int) -> int | None:
     """The offset of the first visible record at `time_us` or later; None when there is none."""
     offset = partition.start_offset
+    if partition.missing_head is not None:
+        _refuse_known_damage([partition.missing_head], offset)
     while offset < partition.visible_offset:
         with partition.open_segment(offset) as (segment, segment_end, file):
             index = segment.loaded_index(partition.pool.files, file)
             if index.max_time_us != NO_TIME and index.max_time_us >= time_us:
-                found = _first_at(partition, file, segment, time_us)
+                found = _first_at(partition, file, segment, segment_end, time_us)
                 if found is not None:
                     return found
             offset = segment_end
     return None
 
 
-def _first_at(partition: Partition, file: File, segment: Segment, time_us: int) -> int | None:
+def _first_at(
+    partition: Readable, file: File, segment: Segment, segment_end: int, time_us: int
+) -> int | None:
     index = segment.loaded_index(partition.pool.files, file)
     walker = Walker(file, index.position_of_time(time_us), index.size)
+    expected = segment.base_offset
     while True:
-        try:
-            header = walker.check()
-        except BatchError as error:
-            raise CorruptLog(
-                segment.path, walker.position, error.reason, segment.base_offset, -1
-            ) from None
+        header = walker.check_or_refuse(segment.path, expected, segment_end)
         if header is None:
             return None
+        expected = end_of(walker, header)
         if header.max_time_us >= time_us:
             view = walker.view(header)
             first = view.row_at(partition.start_offset)

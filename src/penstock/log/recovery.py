@@ -1,12 +1,17 @@
 """Opens the directory of a partition after a clean stop or a crash.
 
 Finishes interrupted replacements, drops what retention had already given up, walks the segments that
-were never sealed, cuts a torn tail and reports damage. Sealed segments are not read. Running it twice
-changes nothing the second time.
+were never sealed, cuts a torn tail and reports damage. Sealed segments are not read, unless the snapshot
+of the producers is damaged. Running it twice changes nothing the second time.
 
 Torn tail or damage? Bytes that do not check are torn if nothing proves that they were ever durable:
-they may be cut, nobody was told of them. They are damage if a later batch, a later sealed segment or the
-checkpoint of a clean stop says that offsets behind them were durable: then nothing is cut.
+they may be cut, nobody was told of them. They are damage if a later batch, a later sealed segment, a
+snapshot of the producers or the checkpoint of a clean stop says that offsets behind them were durable:
+then nothing is cut.
+
+What is not proven to be durable is written once more before it counts. If an fdatasync failed before
+the process ended, the page cache shows bytes that are not on the disk and that no later fdatasync
+would write, because the kernel takes their pages for clean.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +23,7 @@ from penstock.log.batch import FLAG_PRODUCER
 from penstock.log.files import FileSystem
 from penstock.log.index import SparseIndex
 from penstock.log.producers import ProducerTable, SnapshotDamaged
-from penstock.log.scan import Damage, scan
+from penstock.log.scan import SCAN_CHUNK_BYTES, Damage, scan
 from penstock.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -29,6 +34,7 @@ from penstock.log.segment import (
     file_name,
     offset_of_name,
     read_small_file,
+    write_all,
     write_small_file,
 )
 
@@ -50,6 +56,8 @@ class Recovered:
     cut_bytes: int = 0
     cut_path: str = ""
     damages: list[Damage] = field(default_factory=list)
+    # Records before the first segment that retention did not give up: their files are gone.
+    missing_head: Damage | None = None
 
 
 @dataclass(slots=True)
@@ -123,17 +131,41 @@ def recover(files: FileSystem, directory: str) -> Recovered:
     start_offset = read_number(files, f"{directory}/{START_FILE}")
     segments = _list_segments(files, directory)
     segments = _drop_below_start(files, directory, segments, start_offset)
-    if not segments:
-        floor = read_number(files, f"{directory}/{CHECKPOINT_FILE}") or 0
-        start = start_offset or 0
-        found = Recovered([], max(start, floor), max(start, floor), ProducerTable())
-        if start < floor:
-            found.damages.append(Damage(directory, 0, 0, "all segments are missing", start, floor))
-        return found
-    first_base = segments[0].base_offset
-    found = Recovered(segments, max(start_offset or 0, first_base), first_base, ProducerTable())
-    _walk_unsealed(files, directory, found)
+    snapshots = _snapshot_offsets(files, directory)
+    checkpoint = read_number(files, f"{directory}/{CHECKPOINT_FILE}") or 0
+    floor = max([checkpoint, *snapshots, *(s.base_offset for s in segments if s.sealed)])
+    first_base = segments[0].base_offset if segments else max(floor, start_offset or 0)
+    if start_offset is None:
+        # Retention writes the start before it removes anything: without one nothing was given up.
+        # A damaged one says nothing; then what is there is all that we know of.
+        damaged = files.exists(f"{directory}/{START_FILE}")
+        start_offset = first_base if damaged else 0
+    found = Recovered(segments, start_offset, first_base, ProducerTable())
+    if start_offset < first_base:
+        path = f"{directory}/{file_name(start_offset, LOG_SUFFIX)}"
+        reason = "segment files are missing"
+        found.missing_head = Damage(path, 0, 0, reason, start_offset, first_base)
+        found.damages.append(found.missing_head)
+    _walk_unsealed(files, directory, found, floor, snapshots)
+    _start_over_if_lost(files, directory, found)
     return found
+
+
+def _start_over_if_lost(files: FileSystem, directory: str, found: Recovered) -> None:
+    """Where the log ends before its start: what was not flushed was given up first and then lost."""
+    last = found.segments[-1].index if found.segments else None
+    if last is None or last.next_offset >= found.start_offset:
+        return
+    if found.next_offset > found.start_offset:
+        return  # more was durable and is missing: that is damage
+    path = f"{directory}/{file_name(found.start_offset, PRODUCERS_SUFFIX)}"
+    write_small_file(files, path, found.producers.encode())
+    for segment in found.segments:
+        remove_segment(files, segment)
+    files.sync_directory(directory)
+    found.segments = []
+    found.damages = []
+    found.next_offset = found.start_offset
 
 
 def _list_segments(files: FileSystem, directory: str) -> list[Segment]:
@@ -168,14 +200,12 @@ def remove_segment(files: FileSystem, segment: Segment) -> None:
             files.remove(path)
 
 
-def _walk_unsealed(files: FileSystem, directory: str, found: Recovered) -> None:
+def _walk_unsealed(
+    files: FileSystem, directory: str, found: Recovered, floor: int, snapshots: list[int]
+) -> None:
+    """`floor`: what is known to have been durable, before the batches are asked."""
     segments = found.segments
-    sealed_upto = max((s.base_offset for s in segments if s.sealed), default=0)
-    checkpoint = read_number(files, f"{directory}/{CHECKPOINT_FILE}") or 0
-    floor = max(sealed_upto, checkpoint)
-    first_unsealed = next((i for i, s in enumerate(segments) if not s.sealed), len(segments))
-    found.producers = _load_producers(files, directory, segments, first_unsealed)
-    if segments[-1].sealed:
+    if segments and segments[-1].sealed:
         found.next_offset = _sealed_end(files, segments[-1])
         floor = max(floor, found.next_offset)
     walks = [_walk(files, segment) for segment in segments if not segment.sealed]
@@ -186,12 +216,31 @@ def _walk_unsealed(files: FileSystem, directory: str, found: Recovered) -> None:
         following = bases[at + 1] if at + 1 < len(bases) else None
         if _cut_if_torn(files, found, walk, at, following, floor):
             break
+    _make_durable(files, directory, segments, floor)
     found.next_offset = max(found.next_offset, floor)
-    _note_missing_tail(found, walks, floor)
-    for walk in walks:
-        for producer_id, epoch, sequence, base, count in walk.stored:
-            if base < found.next_offset:
-                found.producers.stored(producer_id, epoch, sequence, base, count)
+    _note_missing_tail(found, floor)
+    _recover_producers(files, directory, found, snapshots, walks)
+
+
+def _make_durable(files: FileSystem, directory: str, segments: list[Segment], floor: int) -> None:
+    """Writes what nothing proves to be durable again, so that the sync cannot pass it over."""
+    unsealed = [segment for segment in segments if not segment.sealed]
+    for segment in unsealed:
+        index = segment.index
+        assert index is not None, "it was walked"
+        file = files.open(segment.path, write=True)
+        try:
+            end = min(index.size, file.size())
+            position = index.position_of(floor) if index.next_offset > floor else end
+            while position < end:
+                content = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
+                write_all(file, content, position)
+                position += len(content)
+            file.sync()
+        finally:
+            file.close()
+    if unsealed:
+        files.sync_directory(directory)
 
 
 def _sealed_end(files: FileSystem, segment: Segment) -> int:
@@ -203,7 +252,7 @@ def _sealed_end(files: FileSystem, segment: Segment) -> int:
 
 
 def _walk(files: FileSystem, segment: Segment) -> _Walked:
-    file = files.open(segment.path, write=True)
+    file = files.open(segment.path)
     walked = _Walked(segment, 0, segment.base_offset, [], 0, [])
     index = SparseIndex(segment.base_offset)
     try:
@@ -233,12 +282,8 @@ def _walk(files: FileSystem, segment: Segment) -> _Walked:
                         header.count,
                     )
                 )
-        # After the death of the process alone, the bytes may be in the page cache only; from here on
-        # they count as durable.
-        file.sync()
     finally:
         file.close()
-    files.sync_directory(segment.directory)
     walked.size = size
     segment.index = index
     return walked
@@ -270,8 +315,9 @@ def _cut_if_torn(
                 )
             segment.damages.append(known)
             found.damages.append(known)
-            # New batches go behind the damaged bytes: they stay where they are, as evidence.
-            segment.index.size = max(segment.index.size, damage.end_position)
+            # New batches go behind the damaged bytes: they stay where they are, as evidence. A file
+            # that was cut anywhere must not move them from the places where a scan looks.
+            segment.index.size = max(segment.index.size, (damage.end_position + 7) & ~7)
             continue
         _cut(files, found, at, damage.position, walk)
         return True
@@ -330,9 +376,9 @@ def _cut(files: FileSystem, found: Recovered, at: int, position: int, walk: _Wal
     found.next_offset = max(found.next_offset, index.next_offset)
 
 
-def _note_missing_tail(found: Recovered, walks: list[_Walked], floor: int) -> None:
+def _note_missing_tail(found: Recovered, floor: int) -> None:
     """Durable records that should end the log and are not there: their offsets are not used again."""
-    if not walks or found.segments[-1].sealed:
+    if not found.segments:
         return
     last = found.segments[-1]
     assert last.index is not None
@@ -351,16 +397,35 @@ def _note_missing_tail(found: Recovered, walks: list[_Walked], floor: int) -> No
         found.damages.append(missing)
 
 
-def _load_producers(
-    files: FileSystem, directory: str, segments: list[Segment], first_unsealed: int
-) -> ProducerTable:
-    """The newest snapshot that stands before the first segment to be walked."""
-    limit = segments[first_unsealed].base_offset if first_unsealed < len(segments) else 1 << 62
+def _snapshot_offsets(files: FileSystem, directory: str) -> list[int]:
+    """Where there are snapshots of the producers, oldest first. What lies before one was durable."""
     offsets = [offset_of_name(name, PRODUCERS_SUFFIX) for name in files.list(directory)]
-    for offset in sorted((o for o in offsets if o is not None and o <= limit), reverse=True):
+    return [offset for offset in offsets if offset is not None]
+
+
+def _recover_producers(
+    files: FileSystem,
+    directory: str,
+    found: Recovered,
+    snapshots: list[int],
+    walks: list[_Walked],
+) -> None:
+    """The newest snapshot that can be read, and all batches since then."""
+    snapshot = -1
+    for offset in reversed(snapshots):
         data = read_small_file(files, f"{directory}/{file_name(offset, PRODUCERS_SUFFIX)}")
         try:
-            return ProducerTable.decode(data or b"")
+            found.producers = ProducerTable.decode(data or b"")
         except SnapshotDamaged:
             continue
-    return ProducerTable()
+        snapshot = offset
+        break
+    walked = {walk.segment.base_offset: walk for walk in walks}
+    ends = [*(segment.base_offset for segment in found.segments[1:]), found.next_offset]
+    for segment, end_offset in zip(found.segments, ends, strict=False):
+        if end_offset <= snapshot:
+            continue
+        walk = walked.get(segment.base_offset) or _walk(files, segment)
+        for producer_id, epoch, sequence, base, count in walk.stored:
+            if snapshot <= base < found.next_offset:
+                found.producers.stored(producer_id, epoch, sequence, base, count)

@@ -16,6 +16,7 @@ from penstock.log.batch import (
     check_batch,
     parse_header,
 )
+from penstock.log.errors import CorruptLog
 from penstock.log.files import File
 from penstock.log.view import BatchView, view_body
 
@@ -69,6 +70,20 @@ class Walker:
         inside = self._need(header.length)
         return check_batch(self._window, inside)
 
+    def check_or_refuse(self, path: str, first_offset: int, end_offset: int) -> BatchHeader | None:
+        """Like `check`, for who can do nothing about damage. Raises CorruptLog.
+
+        `first_offset` is the first that may be lost, `end_offset` the end of the segment.
+        """
+        position = self.position
+        try:
+            return self.check()
+        except BatchError as error:
+            self.resync(first_offset)
+            header = self.check() if self.position < self.end else None
+            following = header.base_offset if header is not None else end_offset
+            raise CorruptLog(path, position, error.reason, first_offset, following) from None
+
     def view(self, header: BatchHeader) -> BatchView:
         """A view of the batch that `check` gave."""
         return view_body(header, self._window, self.position - self._window_at + HEADER_SIZE)
@@ -79,19 +94,35 @@ class Walker:
     def resync(self, least_offset: int) -> None:
         """Moves on from a bad place to the next valid batch, or to the end.
 
-        Where the bad header still tells a length, the batch behind it comes first, so that bytes
-        inside a record that look like a batch are not taken for one.
+        Where the bad header tells a length that leads to another batch, that one comes first, so
+        that bytes inside a record that look like a batch are not taken for one. A length that leads
+        nowhere may be the damage: trusting it would lose whole batches that lie behind.
         """
         start = self.position
-        try:
-            length = parse_header(self._window, self._need(HEADER_SIZE)).length
-        except BatchError:
-            length = 8
-        self.position = start + length
+        header = self._header_here()
+        if header is not None and self._leads_on(start + header.length):
+            self.position = start + header.length
+        else:
+            self.position = min(start + 8, self.end)
+            if header is not None and header.base_offset == least_offset:
+                least_offset = header.base_offset + header.count
         while self.position < self.end:
             if self._valid_here(least_offset):
                 return
             self._next_magic()
+
+    def _header_here(self) -> BatchHeader | None:
+        inside = self._need(HEADER_SIZE)
+        try:
+            return parse_header(self._window, inside)
+        except BatchError:
+            return None
+
+    def _leads_on(self, position: int) -> bool:
+        """Whether a batch ends at this position: the next one, or the end of the file, is there."""
+        if position >= self.end:
+            return position == self.end
+        return self._file.pread(len(MAGIC_BYTES), position) == MAGIC_BYTES
 
     def _valid_here(self, least_offset: int) -> bool:
         try:

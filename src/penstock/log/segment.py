@@ -81,12 +81,26 @@ def write_parts(file: File, parts: list[bytes], position: int) -> None:
         written += more
 
 
+class CutFailed(Exception):
+    """Bytes of a failed write may still be in the file, or come back after a power loss."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 def cut_back(file: File, position: int) -> None:
-    """Gives half-written bytes back to the disk. If even that fails, recovery cuts them."""
+    """Takes half-written bytes away for good. Raises CutFailed.
+
+    Synced, because the cut and what is written next need not reach the disk in this order: whole
+    batches of the failed write could be found after a power loss.
+    """
     try:
-        file.truncate(position)
-    except OSError:
-        return
+        if file.size() > position:
+            file.truncate(position)
+            file.sync()
+    except OSError as error:
+        raise CutFailed(error) from error
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +131,8 @@ class Segment:
                     raise IndexDamaged("missing")
                 self.index = SparseIndex.decode(data, self.base_offset, size)
             except IndexDamaged:
-                self.index, self.damages = build_index(file, self.path, self.base_offset, size)
+                self.index, damages = build_index(file, self.path, self.base_offset, size)
+                self.damages.extend(damage for damage in damages if damage not in self.damages)
         return self.index
 
 

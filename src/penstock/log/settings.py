@@ -2,6 +2,7 @@
 
 import msgspec
 
+from penstock.log.batch import MAX_BATCH_BYTES
 from penstock.log.errors import InvalidSettings
 
 DURABILITIES = ("ack", "interval", "none")
@@ -16,6 +17,10 @@ MIN_SEGMENT_BYTES = 4096
 DEFAULT_RECORD_BYTES = 16 * 1024 * 1024
 # How much a crash of the machine may lose with durability "interval", by default.
 DEFAULT_FLUSH_INTERVAL_MS = 250
+# A longer wait between two flushes is durability "none" in disguise.
+MAX_FLUSH_INTERVAL_MS = 3600 * 1000
+# Far beyond any disk and any age, and a thousand times it (milliseconds to microseconds) is an i64.
+MAX_NUMBER = 1 << 52
 DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 # A deletion mark of a compacted topic stays this long, so that readers that are behind see it.
 DEFAULT_TOMBSTONE_MS = 24 * 3600 * 1000
@@ -39,11 +44,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _one_of("durability", self.durability, DURABILITIES)
         _one_of("compression", self.compression, COMPRESSIONS)
         _one_of("cleanup", self.cleanup, CLEANUPS)
-        _at_least("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES)
-        _at_least("record_bytes", self.record_bytes, 1)
-        _at_least("flush_interval_ms", self.flush_interval_ms, 1)
+        _within("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES, MAX_NUMBER)
+        _within("record_bytes", self.record_bytes, 1, MAX_BATCH_BYTES)
+        _within("flush_interval_ms", self.flush_interval_ms, 1, MAX_FLUSH_INTERVAL_MS)
         for name in ("retention_ms", "retention_bytes", "tombstone_ms"):
-            _at_least(name, getattr(self, name), 0)
+            _within(name, getattr(self, name), 0, MAX_NUMBER)
         return self
 
     def changed(self, changes: dict[str, object]) -> "TopicSettings":
@@ -64,6 +69,6 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise InvalidSettings(name, value, f"must be one of {', '.join(allowed)}")
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidSettings(name, value, f"must be at least {least}")
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidSettings(name, value, f"must be {least} to {most}")

@@ -5,6 +5,7 @@ belong to. Can be awaited, waited for by a thread, or given a callback.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 # Guards the step from "not done" to "done" against a callback being added meanwhile. One lock for all
 # tokens: it is held for nanoseconds, and tokens stay small.
 _lock = threading.Lock()
+
+logger = logging.getLogger(__name__)
 
 
 class AppendToken:
@@ -44,7 +47,10 @@ class AppendToken:
             self.done = True
             callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except Exception:  # the defect of one caller must not keep the others waiting
+                logger.exception("a callback of an append failed")
 
     def result(self, timeout_s: float | None = None) -> int:
         """The base offset; blocks the calling thread. Raises the error of the append, or TimeoutError."""
@@ -63,7 +69,8 @@ class AppendToken:
             future: asyncio.Future[None] = loop.create_future()
 
             def settle(_: AppendToken) -> None:
-                loop.call_soon_threadsafe(_finish, future)
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_finish, future)
 
             self.on_done(settle)
             yield from future

@@ -79,15 +79,19 @@ def view_body(header: BatchHeader, buffer: bytes, position: int) -> "BatchView":
     if header.flags & FLAG_ZSTD:
         if header.raw_length > 2 * MAX_BATCH_BYTES:
             raise BatchError(f"impossible raw length {header.raw_length}")
-        packed = buffer[position : position + header.length - HEADER_SIZE]
-        try:
-            raw = zstandard.ZstdDecompressor().decompress(
-                packed, max_output_size=header.raw_length, allow_extra_data=True
-            )
-        except zstandard.ZstdError as error:
-            raise BatchError(f"zstd: {error}") from None
-        return BatchView(header, raw, 0)
-    return BatchView(header, buffer, position)
+        return BatchView(header, _unpacked(header, buffer, position), 0, header.raw_length)
+    return BatchView(header, buffer, position, position + header.length - HEADER_SIZE)
+
+
+def _unpacked(header: BatchHeader, buffer: bytes, position: int) -> bytes:
+    packed = buffer[position : position + header.length - HEADER_SIZE]
+    try:
+        # The library believes the frame's own size and not the limit that it is given.
+        if zstandard.frame_content_size(packed) != header.raw_length:
+            raise BatchError("zstd: the raw length does not match")
+        return zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=True)
+    except zstandard.ZstdError as error:
+        raise BatchError(f"zstd: {error}") from None
 
 
 def _padded(size: i64) -> i64:
@@ -101,12 +105,15 @@ class BatchView:
     `last_row`. The `..._at` fields are positions in `buffer`, for code that works on whole columns.
     """
 
-    def __init__(self, header: BatchHeader, buffer: bytes, body_at: int) -> None:
+    def __init__(self, header: BatchHeader, buffer: bytes, body_at: int, body_end: int) -> None:
         count: i64 = header.count
         flags: i64 = header.flags
         at: i64 = body_at
         self.header: Final = header
         self.buffer: Final = buffer
+        self.body_end: i64 = body_end
+        if self.body_end > len(buffer):
+            raise BatchError("batch is cut off")
         self.base_offset: i64 = header.base_offset
         self.count: i64 = count
         self.flags: i64 = flags
@@ -152,12 +159,12 @@ class BatchView:
         if flags & FLAG_OFFSETS:
             self.offsets_at = at
             at += 8 * count
-        if at > len(buffer):
+        if at > self.body_end:
             raise BatchError("columns reach past the end of the batch")
 
     def _i32(self, position: i64) -> i64:
         # The checksum held, but a file that somebody else wrote may hold anything.
-        if position < 0 or position + 4 > len(self.buffer):
+        if position + 4 > self.body_end:
             raise BatchError("columns reach past the end of the batch")
         number: i64 = i64(read_i32_le(self.buffer, position))
         if number < 0:
@@ -166,7 +173,7 @@ class BatchView:
 
     def rows(self, first_row: int, last_row: int) -> "BatchView":
         """The same batch, other rows."""
-        part = BatchView(self.header, self.buffer, self.body_at)
+        part = BatchView(self.header, self.buffer, self.body_at, self.body_end)
         part.first_row = first_row
         part.last_row = last_row
         return part
@@ -214,11 +221,16 @@ class BatchView:
 
     # --- single fields ----------------------------------------------------------------------------
 
-    def value(self, row: i64) -> bytes:
-        at: i64 = self.value_offsets_at + 4 * row
-        start: i64 = self.values_at + i64(read_i32_le(self.buffer, at))
-        end: i64 = self.values_at + i64(read_i32_le(self.buffer, at + 4))
+    def _item(self, offsets_at: i64, bytes_at: i64, row: i64) -> bytes:
+        at: i64 = offsets_at + 4 * row
+        start: i64 = bytes_at + i64(read_i32_le(self.buffer, at))
+        end: i64 = bytes_at + i64(read_i32_le(self.buffer, at + 4))
+        if start < bytes_at or end < start or end > self.body_end:
+            raise BatchError("column offsets do not rise")
         return self.buffer[start:end]
+
+    def value(self, row: i64) -> bytes:
+        return self._item(self.value_offsets_at, self.values_at, row)
 
     def key(self, row: i64) -> bytes | None:
         if not self.keys_at:
@@ -226,10 +238,7 @@ class BatchView:
         bits: i64 = i64(self.buffer[self.key_validity_at + (row >> 3)])
         if not (bits >> (row & 7)) & 1:
             return None
-        at: i64 = self.key_offsets_at + 4 * row
-        start: i64 = self.keys_at + i64(read_i32_le(self.buffer, at))
-        end: i64 = self.keys_at + i64(read_i32_le(self.buffer, at + 4))
-        return self.buffer[start:end]
+        return self._item(self.key_offsets_at, self.keys_at, row)
 
     def headers(self, row: i64) -> Headers:
         found: Headers = []
@@ -238,18 +247,16 @@ class BatchView:
         at: i64 = self.header_offsets_at + 4 * row
         index: i64 = i64(read_i32_le(self.buffer, at))
         last: i64 = i64(read_i32_le(self.buffer, at + 4))
+        if index < 0 or last > self.header_count():
+            raise BatchError("header offsets reach past the headers")
         while index < last:
-            name_at: i64 = self.name_offsets_at + 4 * index
-            content_at: i64 = self.content_offsets_at + 4 * index
-            name_start: i64 = self.names_at + i64(read_i32_le(self.buffer, name_at))
-            name_end: i64 = self.names_at + i64(read_i32_le(self.buffer, name_at + 4))
-            start: i64 = self.contents_at + i64(read_i32_le(self.buffer, content_at))
-            end: i64 = self.contents_at + i64(read_i32_le(self.buffer, content_at + 4))
-            found.append((self.buffer[name_start:name_end], self.buffer[start:end]))
+            name = self._item(self.name_offsets_at, self.names_at, index)
+            content = self._item(self.content_offsets_at, self.contents_at, index)
+            found.append((name, content))
             index += 1
         return found
 
-    def header_count(self) -> int:
+    def header_count(self) -> i64:
         """Headers of all rows of the batch."""
         if not self.header_offsets_at:
             return 0
@@ -275,6 +282,34 @@ class BatchView:
             self.expiry_of(row),
         )
 
+    def check_columns(self) -> None:
+        """Looks at every column offset, for those who trust no writer. Raises BatchError."""
+        self._check_rising(self.value_offsets_at, self.count)
+        if self.key_offsets_at:
+            self._check_rising(self.key_offsets_at, self.count)
+        if self.header_offsets_at:
+            self._check_rising(self.header_offsets_at, self.count)
+            self._check_rising(self.name_offsets_at, self.header_count())
+            self._check_rising(self.content_offsets_at, self.header_count())
+        if self.offsets_at:
+            expected: i64 = self.base_offset
+            row: i64 = 0
+            while row < self.count:
+                if self.offset_of(row) < expected:
+                    raise BatchError(f"offset of row {row} does not rise")
+                expected = self.offset_of(row) + 1
+                row += 1
+
+    def _check_rising(self, offsets_at: i64, count: i64) -> None:
+        before: i64 = 0
+        row: i64 = 0
+        while row <= count:
+            offset: i64 = i64(read_i32_le(self.buffer, offsets_at + 4 * row))
+            if offset < before or (row == 0 and offset != 0):
+                raise BatchError(f"column offset {row} does not rise")
+            before = offset
+            row += 1
+
     # --- many rows --------------------------------------------------------------------------------
 
     def values(self) -> list[bytes]:
@@ -294,16 +329,14 @@ class BatchView:
         if self.keys_at:
             total += self._span(self.key_offsets_at, first_row, last_row)
         if self.header_offsets_at:
-            first: i64 = i64(read_i32_le(self.buffer, self.header_offsets_at + 4 * first_row))
-            last: i64 = i64(read_i32_le(self.buffer, self.header_offsets_at + 4 * last_row))
+            first: i64 = self._i32(self.header_offsets_at + 4 * first_row)
+            last: i64 = self._i32(self.header_offsets_at + 4 * last_row)
             total += self._span(self.name_offsets_at, first, last)
             total += self._span(self.content_offsets_at, first, last)
         return total
 
     def _span(self, offsets_at: i64, first: i64, last: i64) -> i64:
-        start: i64 = i64(read_i32_le(self.buffer, offsets_at + 4 * first))
-        end: i64 = i64(read_i32_le(self.buffer, offsets_at + 4 * last))
-        return end - start
+        return self._i32(offsets_at + 4 * last) - self._i32(offsets_at + 4 * first)
 
     def rows_within(self, max_bytes: i64) -> i64:
         """How many rows from the first one on have at most `max_bytes` of payload (may be 0)."""

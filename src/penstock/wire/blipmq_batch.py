@@ -33,6 +33,7 @@ from penstock.wire.primitives import U64_MAX
 
 _SUBSCRIPTION_LENGTH: Final = LENGTH_OVERHEAD + 8
 _I64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
+_I64_MIN: Final = -0x8000_0000_0000_0000
 _U64_SPAN: Final = 0x1_0000_0000_0000_0000
 
 
@@ -201,7 +202,8 @@ def pack_consecutive(first: int, count: int) -> bytes:
     left: i64 = count
     while left > 0:
         write_i64_be(writer, following)
-        following = _signed(0) if following == -1 else following + 1
+        # As written: compiled code would wrap here by itself, pure code would not.
+        following = _I64_MIN if following == _I64_MAX else following + 1
         left -= 1
     return writer.getvalue()
 

@@ -1,0 +1,263 @@
+"""The broker over real sockets: publish, deliver, fan out, produce, fetch, many connections, and NATS.
+
+The load comes from this process, the servers are processes of their own; all on the loopback interface.
+One connection unless a row says otherwise, pipelined, messages of 50 to 150 random bytes. The control
+row is benchmarks/broker_control.py. How to read the tables: benchmarks/README.md.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import broker_servers as servers
+from benchmarks.broker_blipmq import (
+    Publisher,
+    delivery_rate,
+    fan_out_rate,
+    publish_rate,
+    settle,
+)
+from benchmarks.broker_connections import raise_open_files, serve_many
+from benchmarks.broker_load import DISTINCT, Watermark
+from benchmarks.broker_nats import JetStream
+from benchmarks.broker_rustlog import create_topic, fetch_rate, produce_rate, produce_requests
+from benchmarks.log import GIB, scratch
+from benchmarks.table import Row, Table, median
+from penstock.wire import blipmq as wire
+
+SUBSCRIPTIONS = 10
+IDLE = 1_000
+MANY = 10_000
+IDLE_BYTES = 64 * 1024
+# A load generator that uses a core to this share may be what is measured.
+BUSY = 0.9
+RECORDS = 1_000
+UNIT = "msg/s"
+# A delivery that waits long for its turn on a busy machine is not to be sent twice meanwhile.
+PATIENT = "blipmq.retry_backoff=10 s"
+
+Call = Callable[[], float]
+
+
+class Bench:
+    """One run of our server and the control beside it, and the calls that measure them."""
+
+    def __init__(self, stack: ExitStack, directory: Path, quick: bool) -> None:
+        self._stack = stack
+        self.directory = directory
+        self.quick = quick
+        self.control = stack.enter_context(servers.control(directory / "control"))
+        self.server = stack.enter_context(servers.penstock(directory / "data", PATIENT))
+        self.port = self.server.ports["tcp"]
+        self.watermark = Watermark(self.port)
+        stack.callback(self.watermark.close)
+        # Messages are sent in rounds of 20,000.
+        self.rounds = 10 if quick else 100
+        self.work: dict[str, list[servers.Work]] = {}
+
+    def watched(self, name: str, server: servers.Process, call: Call) -> Call:
+        """The call, with a note of what generator and server used."""
+
+        def run() -> float:
+            watch = servers.Watch(server)
+            found = call()
+            self.work.setdefault(name, []).append(watch.work())
+            return found
+
+        return run
+
+    def publisher(self, port: int, topic: str, qos: int, with_login: bool = True) -> Publisher:
+        publisher = Publisher(port, topic, qos, with_login)
+        self._stack.callback(publisher.connection.close)
+        return publisher
+
+    def bare(self) -> Call:
+        publisher = self.publisher(self.control.ports["control"], "bench", 1, with_login=False)
+        return self.watched(
+            "control", self.control, lambda: publish_rate(publisher, self.rounds, None)
+        )
+
+    def publish(self, name: str, qos: int) -> Call:
+        publisher = self.publisher(self.port, name, qos)
+        durable = qos == wire.QOS_AT_LEAST_ONCE
+
+        def run() -> float:
+            found = publish_rate(publisher, self.rounds, self.watermark if durable else None)
+            settle(publisher, self.watermark)
+            return found
+
+        return self.watched(name, self.server, run)
+
+    def deliver(self) -> Call:
+        cycles = 3 if self.quick else 20
+        return lambda: delivery_rate(self.port, "deliver", cycles, self.watermark)
+
+    def fan_out(self) -> Call:
+        rounds = 3 if self.quick else 15
+
+        def run() -> float:
+            return fan_out_rate(self.port, "fanout", SUBSCRIPTIONS, rounds)
+
+        return self.watched("fanout", self.server, run)
+
+    def produce(self, name: str, records: int, rounds: int) -> Call:
+        create_topic(self.port, name)
+        requests = produce_requests(name, records)
+        limit_s = 1.0 if self.quick else 3.0
+        return self.watched(
+            name,
+            self.server,
+            lambda: produce_rate(self.port, requests, records, rounds, limit_s),
+        )
+
+    def fetch(self, topic: str) -> Call:
+        limit_s = 1.0 if self.quick else 3.0
+        return self.watched(
+            "fetch", self.server, lambda: fetch_rate(self.port, topic, self.watermark, limit_s)
+        )
+
+    def nats(self, name: str, sync_interval: str | None) -> Call:
+        server = self._stack.enter_context(servers.nats(self.directory / name, sync_interval))
+        stream = JetStream(server.ports["nats"])
+        self._stack.callback(stream.close)
+        limit_s = 1.0 if self.quick else 2.0
+        rounds = self.rounds
+        return self.watched(name, server, lambda: stream.publish_rate(rounds, limit_s))
+
+
+class Found:
+    """What the calls gave, round by round. Ratios are taken within a round: all calls of a round meet
+    the same weather."""
+
+    def __init__(self, calls: dict[str, Call], rounds: int) -> None:
+        self._values: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                self._values[name].append(call())
+
+    def __getitem__(self, name: str) -> float:
+        return median(self._values[name])
+
+    def row(self, what: str, name: str, control: str, least_ratio: float = 0) -> Row:
+        pairs = zip(self._values[name], self._values[control], strict=True)
+        ratio = median([value / bare for value, bare in pairs])
+        if not least_ratio:
+            return Row(what, self[name], UNIT, ratio)
+        target = f">= {least_ratio:.2f} of control"
+        return Row(what, self[name], UNIT, ratio, target, ratio >= least_ratio)
+
+    def row_at_least(self, what: str, name: str, control: str, least: float) -> Row:
+        shown = self.row(what, name, control)
+        return replace(shown, target=f">= {least:,.0f}", reached=shown.value >= least)
+
+
+def tables(quick: bool) -> Iterator[Table]:
+    rounds = 3 if quick else 7
+    with scratch(8 * GIB) as directory, ExitStack() as stack:
+        servers.touch_memory((1 if quick else 4) * GIB)
+        bench = Bench(stack, directory, quick)
+        calls = {
+            "control": bench.bare(),
+            "qos1": bench.publish("qos1", wire.QOS_AT_LEAST_ONCE),
+            "qos0": bench.publish("qos0", wire.QOS_AT_MOST_ONCE),
+            "deliver": bench.deliver(),
+            "fanout": bench.fan_out(),
+            "produce": bench.produce("produce", RECORDS, 5 if quick else 40),
+            "fetch": bench.fetch("produce"),
+        }
+        yield broker_table(Found(calls, rounds))
+        yield work_table(bench)
+        yield nats_table(bench, rounds, calls)
+    yield connections_table(quick)
+
+
+def broker_table(found: Found) -> Table:
+    table = Table("Broker, one connection, 100-byte messages, durability ack")
+    table.add("control: split, join, checksum, writev", found["control"], UNIT)
+    table.rows += [
+        found.row("BlipMQ QoS1 publish, until all durable", "qos1", "control", 0.5),
+        found.row("BlipMQ QoS0 publish, until all taken", "qos0", "control", 0.6),
+    ]
+    table.rows += [
+        found.row_at_least(what, name, "control", least)
+        for name, what, least in (
+            ("deliver", "BlipMQ POLL and ACK, QoS1", 400_000),
+            ("fanout", f"BlipMQ fan-out to {SUBSCRIPTIONS} QoS0 subscriptions, sum", 600_000),
+            ("produce", f"RustLog J Produce, {RECORDS:,} records each", 250_000),
+            ("fetch", "RustLog J Fetch, 256 KiB each", 250_000),
+        )
+    ]
+    return table
+
+
+def work_table(bench: Bench) -> Table:
+    """What the CPUs did. Other work on the machine changes these numbers less than the speeds."""
+    table = Table("CPU used: server per published message, and generator as part of one core")
+    messages = bench.rounds * DISTINCT
+    each = {
+        name: [1e9 * one.server_s / messages for one in bench.work[name]]
+        for name in ("control", "qos1", "qos0")
+    }
+    table.add("control: server", median(each["control"]), "ns/msg")
+    for name in ("qos1", "qos0"):
+        pairs = zip(each[name], each["control"], strict=True)
+        ratio = median([ours / bare for ours, bare in pairs])
+        table.rows.append(Row(f"BlipMQ {name}: server", median(each[name]), "ns/msg", ratio))
+    for name, runs in bench.work.items():
+        share = median([one.generator_s / one.took_s for one in runs])
+        limit = ", IT IS THE LIMIT" if share >= BUSY else ""
+        table.add(f"generator, {name}{limit}", share, "cores")
+    return table
+
+
+def nats_table(bench: Bench, rounds: int, calls: dict[str, Call]) -> Table:
+    found = Found(
+        {
+            "nats": bench.nats("nats default", None),
+            "always": bench.nats("nats always", "always"),
+            "qos1": calls["qos1"],
+            "produce": calls["produce"],
+            "single": bench.produce("single", 1, 2),
+        },
+        min(rounds, 3),
+    )
+    table = Table("NATS JetStream, file storage: acknowledged publishes, one connection")
+    ours = (
+        ("BlipMQ QoS1, until all durable", "qos1"),
+        (f"RustLog J Produce, {RECORDS:,} records each", "produce"),
+        ("RustLog J Produce, 1 record each, 4,000 under way", "single"),
+    )
+    table.add("control: NATS sync_interval always, 4,000 under way", found["always"], UNIT)
+    table.rows += [found.row(what, name, "always", 1.0) for what, name in ours]
+    table.add("control: NATS sync_interval default (2 min)", found["nats"], UNIT)
+    table.rows += [found.row(what, name, "nats") for what, name in ours]
+    return table
+
+
+def connections_table(quick: bool) -> Table:
+    idle, many = (100, 500) if quick else (IDLE, MANY)
+    fitting = raise_open_files(many)
+    table = Table("Connections, logged in with BlipMQ and idle")
+    with scratch(GIB) as directory:
+        with servers.penstock(directory / "idle") as server:
+            # The first connections pay for what all share.
+            serve_many(server, 10)
+            served = serve_many(server, idle)
+            each = served.resident_bytes / served.connections
+            row = Row(
+                f"memory of each, {idle:,} open",
+                each / 1024,
+                "KiB",
+                None,
+                f"< {IDLE_BYTES // 1024}",
+                each < IDLE_BYTES,
+            )
+            table.rows.append(row)
+        with servers.penstock(directory / "many") as server:
+            served = serve_many(server, fitting)
+            table.at_least("open and answered together", served.connections, "connections", many)
+            table.add("logins and PINGs of all", served.seconds, "s")
+    if fitting < many:
+        table.title += f" (the limit of open files allows {fitting:,} only: ulimit -n)"
+    return table

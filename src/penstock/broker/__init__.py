@@ -1,0 +1,1 @@
+"""What messages mean, free of any protocol: topics, publishing, subscriptions, groups, access."""

@@ -1,0 +1,305 @@
+"""The broker: what every protocol asks for, in terms of topics, records and principals.
+
+Checks access, makes topics on demand, chooses partitions, and hands batches to the engine. Knows no
+wire format. Lives on the event loop; the engine calls back there.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.broker.access import Access, Action, Principal
+from penstock.broker.backlog import Backlog
+from penstock.broker.counters import ProtocolCounters
+from penstock.broker.deadletters import DeadLetters
+from penstock.broker.errors import BrokerError, Code
+from penstock.broker.feed import Schedule
+from penstock.broker.inflight import Run
+from penstock.broker.options import BrokerOptions
+from penstock.broker.subscription import Subscription
+from penstock.broker.subscriptions import TICK_S, Subscriptions
+from penstock.log.batch import FLAG_AT_MOST_ONCE, Batch, encode_values
+from penstock.log.engine import Engine, Pending, ReadToken, TopicInfo
+from penstock.log.errors import LogError, OffsetOutOfRange
+from penstock.log.metadata import MetadataStore
+from penstock.log.reader import ReadResult
+from penstock.log.settings import TopicSettings
+from penstock.log.tokens import AppendToken
+from penstock.log.view import BatchView
+
+PROTOCOLS = ("blipmq", "rustlog")
+# Offsets committed for partitions that do not exist: RustLog's binary dialect takes them. In memory
+# only, and forgotten all together when somebody commits for the sake of it.
+MAX_LOOSE_OFFSETS = 10_000
+
+logger = logging.getLogger(__name__)
+
+Delivery = list[tuple[Run, list[BatchView]]]
+
+
+class StoredEngine(Engine, Protocol):
+    """An engine of this machine also keeps the metadata."""
+
+    metadata: MetadataStore
+
+
+class Broker:
+    """One for the whole server. `stopping` refuses new durable work while connections drain."""
+
+    def __init__(
+        self,
+        engine: StoredEngine,
+        access: Access,
+        options: BrokerOptions,
+        clock_us: Callable[[], int],
+        schedule: Schedule,
+    ) -> None:
+        self.engine = engine
+        self.access = access
+        self.options = options
+        self.clock_us = clock_us
+        self.counters = {name: ProtocolCounters() for name in PROTOCOLS}
+        self.stopping = False
+        self._schedule = schedule
+        self.backlog = Backlog(engine.metadata)
+        self.subscriptions = Subscriptions(engine, self.backlog, options, clock_us, schedule)
+        self.dead_letters = DeadLetters(self)
+        # The newest append of each partition: a subscriber begins behind it.
+        self._last_tokens: dict[tuple[str, int], AppendToken] = {}
+        self._loose_offsets: dict[tuple[str, str, int], int] = {}
+        # Set by the server; a protocol may ask for the metrics too.
+        self.render_metrics: Callable[[], str] = str
+        self._closed = False
+        schedule(TICK_S, self._tick)
+
+    def close(self) -> None:
+        """Writes down acknowledgements that are still on their way; the engine is closed after."""
+        self._closed = True
+        self.subscriptions.close()
+        self.backlog.flush()
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    def require(self, principal: Principal, action: Action, topic: str) -> None:
+        """Raises BrokerError NOT_AUTHORIZED."""
+        if not self.access.allowed(principal, action, topic):
+            detail = f"{principal.name} may not {action} topic {topic!r}"
+            raise BrokerError(Code.NOT_AUTHORIZED, detail)
+
+    def ensure_topic(self, topic: str) -> TopicInfo:
+        """The topic, made with the default settings where there is none."""
+        info = self.engine.topic(topic)
+        if info is None:
+            if self.stopping:
+                raise BrokerError(Code.SHUTTING_DOWN)
+            info = self.engine.create_topic(topic, self.options.default_partitions)
+        return info
+
+    def create_topic(
+        self,
+        principal: Principal,
+        topic: str,
+        partitions: int,
+        settings: TopicSettings | None = None,
+    ) -> TopicInfo:
+        """Who may write to a topic may make it: a publish does so too."""
+        self.require(principal, "write", topic)
+        return self.engine.create_topic(topic, partitions, settings)
+
+    def delete_topic(self, principal: Principal, topic: str) -> Pending[None]:
+        self.require(principal, "admin", topic)
+        change = self.engine.delete_topic(topic)
+        self.subscriptions.forget_topic(topic)
+        for key in [key for key in self._last_tokens if key[0] == topic]:
+            del self._last_tokens[key]
+        return change
+
+    # --- publish ---------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        principal: Principal,
+        topic: str,
+        values: list[bytes],
+        *,
+        at_most_once: bool = False,
+        spread: int = 0,
+    ) -> AppendToken:
+        """For protocols without partitions: `spread` keeps one publisher on one partition.
+
+        Raises BrokerError or LogError when the batch is refused at once.
+        """
+        self.require(principal, "write", topic)
+        info = self.ensure_topic(topic)
+        batch = encode_values(values, self.clock_us())
+        _check_records(batch, values, info.settings.record_bytes)
+        if at_most_once:
+            batch.flags |= FLAG_AT_MOST_ONCE
+        return self._append(topic, spread % info.partitions, batch)
+
+    def record_limit(self, topic: str) -> int:
+        """The largest record that the topic takes."""
+        return self.ensure_topic(topic).settings.record_bytes
+
+    def append(
+        self, principal: Principal, topic: str, partition: int, values: list[bytes]
+    ) -> AppendToken:
+        """For protocols that name the partition. The topic must exist."""
+        self.require(principal, "write", topic)
+        info = self.engine.topic(topic)
+        batch = encode_values(values, self.clock_us())
+        if info is not None:
+            _check_records(batch, values, info.settings.record_bytes)
+        return self._append(topic, partition, batch)
+
+    def append_batch(self, topic: str, batch: Batch) -> AppendToken:
+        """For the broker's own records (dead letters); makes the topic where there is none."""
+        self.ensure_topic(topic)
+        return self._append(topic, 0, batch)
+
+    def _append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
+        if self.stopping:
+            raise BrokerError(Code.SHUTTING_DOWN)
+        token = self.engine.append(topic, partition, batch)
+        self._last_tokens[topic, partition] = token
+        return token
+
+    # --- read ------------------------------------------------------------------------------------
+
+    def read(
+        self, principal: Principal, topic: str, partition: int, offset: int, max_bytes: int
+    ) -> ReadToken[ReadResult]:
+        self.require(principal, "read", topic)
+        return self.engine.read(topic, partition, offset, max_bytes)
+
+    def subscribe(self, principal: Principal, topic: str, qos: int, user: object) -> Subscription:
+        self.require(principal, "read", topic)
+        self.ensure_topic(topic)
+        return self.subscriptions.create(topic, qos, principal, user, self._last_tokens)
+
+    def collect(self, topic: str, runs: list[Run], done: Callable[[Delivery], None]) -> None:
+        """Reads the records of runs, in order; calls back at once when memory has them all."""
+        _Collection(self, topic, runs, done).go_on()
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def commit_offset(
+        self, principal: Principal, group: str, topic: str, partition: int, offset: int
+    ) -> Pending[None] | None:
+        """None when there is no such partition; the offset is remembered all the same."""
+        self.require(principal, "read", topic)
+        info = self.engine.topic(topic)
+        if info is not None and 0 <= partition < info.partitions:
+            return self.engine.commit_offset(group, topic, partition, offset)
+        if len(self._loose_offsets) >= MAX_LOOSE_OFFSETS:
+            self._loose_offsets.clear()
+        self._loose_offsets[group, topic, partition] = offset
+        return None
+
+    def committed_offset(self, group: str, topic: str, partition: int) -> int | None:
+        return self.engine.committed_offset(group, topic, partition)
+
+    def loose_offset(self, group: str, topic: str, partition: int) -> int | None:
+        """What was committed for a partition that does not exist."""
+        return self._loose_offsets.get((group, topic, partition))
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._schedule(TICK_S, self._tick)  # first: whatever happens below, time goes on
+        self.subscriptions.tick()
+        for subscription in self.subscriptions.all():
+            self.dead_letters.bury(subscription)
+
+    def later(self, delay_s: float, work: Callable[[], None]) -> None:
+        """Calls back on the event loop; with 0 after what is going on right now."""
+        self._schedule(delay_s, work)
+
+
+def _check_records(batch: Batch, values: list[bytes], limit: int) -> None:
+    """Raises RECORD_TOO_LARGE. A batch within the limit has no record over it: none is looked at."""
+    if batch.size() > limit and max(map(len, values)) > limit:
+        raise BrokerError(Code.RECORD_TOO_LARGE, f"a record may have {limit} bytes at most")
+
+
+class _Collection:
+    """One delivery being read: goes from run to run, and waits where the disk is asked."""
+
+    def __init__(
+        self, broker: Broker, topic: str, runs: list[Run], done: Callable[[Delivery], None]
+    ) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._runs = runs
+        self._done = done
+        self._delivery: Delivery = []
+        self._views: list[BatchView] = []
+        self._offset = runs[0].first_offset if runs else 0
+
+    def go_on(self) -> None:
+        while len(self._delivery) < len(self._runs):
+            run = self._runs[len(self._delivery)]
+            end = run.first_offset + run.count
+            if self._offset >= end:
+                self._finish_run(run)
+                continue
+            size = max(run.size_bytes, 1)
+            try:
+                read = self._broker.engine.read(self._topic, run.partition, self._offset, size)
+            except LogError:
+                self._give_up(run)
+                continue
+            if not read.done:
+                read.on_done(self._read)
+                return
+            self._take(read)
+        self._done(self._delivery)
+
+    def _read(self, read: ReadToken[ReadResult]) -> None:
+        self._take(read)
+        self.go_on()
+
+    def _take(self, read: ReadToken[ReadResult]) -> None:
+        run = self._runs[len(self._delivery)]
+        end = run.first_offset + run.count
+        if isinstance(read.error, OffsetOutOfRange) and self._offset < read.error.earliest < end:
+            self._offset = read.error.earliest  # the log keeps the rest of the run
+            return
+        if read.error is not None:
+            logger.warning("delivery of %s: %s", self._topic, read.error)
+            self._give_up(run)
+            return
+        result = read.result()
+        for view in result.views:
+            last = min(view.row_at(end), view.last_row)
+            if view.first_row < last:
+                self._views += _dense_parts(view, last)
+        self._offset = max(result.next_offset, self._offset + 1)
+
+    def _give_up(self, run: Run) -> None:
+        """What cannot be read cannot be delivered; it is counted, and tried again by the retries."""
+        found = sum(len(view) for view in self._views)
+        self._broker.subscriptions.counters.unreadable += run.count - found
+        self._finish_run(run)
+
+    def _finish_run(self, run: Run) -> None:
+        self._delivery.append((run, self._views))
+        self._views = []
+        if len(self._delivery) < len(self._runs):
+            self._offset = self._runs[len(self._delivery)].first_offset
+
+
+def _dense_parts(view: BatchView, last_row: int) -> list[BatchView]:
+    """The rows as views without gaps: compaction may have taken records out of a queued run."""
+    if not view.offsets_at:
+        return [view.rows(view.first_row, last_row)]
+    parts = []
+    first = row = view.first_row
+    while row < last_row:
+        row += 1
+        if row == last_row or view.offset_of(row) != view.offset_of(row - 1) + 1:
+            parts.append(view.rows(first, row))
+            first = row
+    return parts

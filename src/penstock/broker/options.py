@@ -1,0 +1,27 @@
+"""What can be chosen about the broker's behaviour. Defaults are those of the configuration."""
+
+from dataclasses import dataclass
+
+SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """Times in microseconds; None means "never"."""
+
+    message_ttl_us: int | None = 60 * SECOND_US
+    capacity_messages: int = 65_536
+    capacity_bytes: int = 64 * 1024 * 1024
+    # Deliveries in all, the first one included.
+    max_deliveries: int = 3
+    # Doubles with each delivery: 100, 200, 400 ms.
+    retry_backoff_us: int = 100_000
+    orphan_time_us: int = 60 * SECOND_US
+    # Whether the first QoS1 subscriber after a restart gets what was never acknowledged.
+    replay_backlog: bool = True
+    # Whether only the key that subscribed may poll and acknowledge.
+    owned_subscriptions: bool = False
+    # The reference server drops without a trace; we count unless told otherwise.
+    count_drops: bool = True
+    default_partitions: int = 1
+    rustlog_auto_create: bool = False

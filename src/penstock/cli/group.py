@@ -1,0 +1,93 @@
+"""`penstock group ls|describe|reset`: consumer groups and how far they are, over the HTTP API."""
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.output import print_json, print_table
+from penstock.cli.places import parse_place
+from penstock.cli.target import Target, with_target
+from penstock.cli.topic import find_topic
+
+if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
+    from penstock.cli.http import Api
+
+Name = Annotated[str, typer.Argument(help="Name of the group.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+COLUMNS = ("topic", "partition", "offset", "latest", "lag")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Consumer groups: offsets, lag, reset.", no_args_is_help=True)
+    group.command("ls")(with_target(list_groups))
+    group.command("describe")(with_target(describe_group))
+    group.command("reset")(with_target(reset_group))
+    app.add_typer(group, name="group")
+
+
+def list_groups(target: Target, as_json: AsJson = False) -> None:
+    """Show all groups, with the lag over all their topics."""
+    groups = target.api().get("/groups")["groups"]
+    rows = [
+        {
+            "name": group["name"],
+            "topics": len({place["topic"] for place in group["offsets"]}),
+            "partitions": len(group["offsets"]),
+            "lag": sum(place["lag"] for place in group["offsets"]),
+        }
+        for group in groups
+    ]
+    print_table(rows, ("name", "topics", "partitions", "lag"), as_json)
+
+
+def describe_group(target: Target, name: Name, as_json: AsJson = False) -> None:
+    """Show a group's offsets."""
+    _show(_find_group(target.api(), name), as_json)
+
+
+def reset_group(
+    target: Target,
+    name: Name,
+    topic: Annotated[str, typer.Option("-t", "--topic", help="Which topic.")],
+    to: Annotated[
+        str, typer.Option(metavar="PLACE", help="earliest, latest, an offset or a time.")
+    ],
+    partition: Annotated[int | None, typer.Option("-p", "--partition", min=0)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move a group to another place in a topic: in all partitions, or in one."""
+    from penstock.cli.http import segment
+
+    place = parse_place(to, "--to")
+    if place.last is not None:
+        raise typer.BadParameter(f"--to {to}: give earliest, latest, an offset or a time")
+    wanted: Any = place.word if place.offset is None else place.offset
+    if place.time_us is not None:
+        wanted = {"time_us": place.time_us}
+    api = target.api()
+    find_topic(api, topic)
+    body: dict[str, Any] = {"topic": topic, "to": wanted}
+    if partition is not None:
+        body["partition"] = partition
+    _show(api.call("POST", f"/groups/{segment(name)}/reset", body), as_json)
+
+
+def _show(group: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(group)
+    else:
+        print_table(group["offsets"], COLUMNS, False)
+
+
+def _find_group(api: "Api", name: str) -> Any:
+    from penstock.cli.http import ApiNotFound, segment
+
+    try:
+        return api.get(f"/groups/{segment(name)}")
+    except ApiNotFound as error:
+        names = [group["name"] for group in api.get("/groups")["groups"]]
+        near = get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else "penstock group ls shows all"
+        text = f"no group named {name!r}; {hint}"
+        raise ApiNotFound(error.url, error.status, error.name, text) from None

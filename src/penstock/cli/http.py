@@ -1,0 +1,186 @@
+"""A small blocking client of the HTTP API, for the commands. JSON in, JSON out, bounded in time.
+
+Follows no redirect and uses no proxy: the API key goes to the named server and nowhere else.
+
+    ApiError             (a PenstockError, one line)
+        CannotConnect    exit 4: nobody answered, in time
+        ApiNotFound      exit 3
+        ApiNotAuthorized exit 5
+        NotOurServer     something answered that is not this API
+"""
+
+import http.client
+import os
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+import typer
+
+from penstock.errors import PenstockError
+
+PREFIX: Final = "/api/v1"
+# A page of records is 8 MiB at most, base64 and JSON make a third more of it.
+MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
+_READ_BYTES: Final = 256 * 1024
+
+
+class ApiError(PenstockError):
+    """`name` is the server's name of the error, `status` that of HTTP (0: none)."""
+
+    def __init__(self, url: str, status: int, name: str, text: str) -> None:
+        super().__init__(url, status, name, text)
+        self.url = url
+        self.status = status
+        self.name = name
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class ApiNotFound(ApiError):
+    exit_code: ClassVar[int] = 3
+
+
+class ApiNotAuthorized(ApiError):
+    exit_code: ClassVar[int] = 5
+
+    def __str__(self) -> str:
+        return f"{self.text}; give an API key that may do this, with PENSTOCK_KEY or a context"
+
+
+class CannotConnect(ApiError):
+    exit_code: ClassVar[int] = 4
+
+    def __str__(self) -> str:
+        return f"cannot reach {self.url}: {self.text}; is it running, is --http right?"
+
+
+class NotOurServer(ApiError):
+    def __str__(self) -> str:
+        return f"{self.url} does not answer like Penstock: {self.text}; is --http right?"
+
+
+class _ErrorFields(msgspec.Struct, frozen=True):
+    name: str
+    text: str
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: _ErrorFields
+
+
+class Api:
+    """One server. A call opens a connection, asks and closes it."""
+
+    def __init__(
+        self, url: str, key: str, timeout_s: float, trust: ssl.SSLContext | None = None
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._key = key
+        self._timeout_s = timeout_s
+        self._trust = trust
+        try:
+            parts = urlsplit(self._url)
+            self._host, self._port, self._path = parts.hostname, parts.port, parts.path
+            self._scheme = parts.scheme
+        except ValueError:
+            self._host, self._scheme = None, ""
+        if not self._host or self._scheme not in ("http", "https"):
+            raise typer.BadParameter(f"--http {url!r}: write a URL such as http://127.0.0.1:8080")
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.call("GET", path, query=query)
+
+    def call(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The decoded answer, None if it is empty. Path from behind /api/v1."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = f"{self._path}{PREFIX}{path}" + (f"?{urlencode(given)}" if given else "")
+        status, content = self._exchange(method, target, body)
+        if 200 <= status < 300:
+            try:
+                return msgspec.json.decode(content) if content else None
+            except msgspec.DecodeError:
+                raise NotOurServer(self._url, status, "", "no JSON") from None
+        raise self._error(status, content)
+
+    def _error(self, status: int, content: bytes) -> ApiError:
+        try:
+            error = msgspec.json.decode(content, type=_ErrorBody).error
+        except msgspec.DecodeError:
+            return NotOurServer(self._url, status, "", f"status {status}")
+        kind: type[ApiError] = ApiError
+        if status == 404:
+            kind = ApiNotFound
+        elif status in (401, 403):
+            kind = ApiNotAuthorized
+        return kind(self._url, status, error.name, error.text)
+
+    def _exchange(self, method: str, target: str, body: Any) -> tuple[int, bytes]:
+        # Header fields are Latin-1 to http.client; as UTF-8 bytes a key is what the server expects.
+        headers = {"Authorization": b"Bearer " + self._key.encode("utf-8", "surrogateescape")}
+        content = None
+        if body is not None:
+            headers["Content-Type"] = b"application/json"
+            content = msgspec.json.encode(body)
+        deadline_s = time.monotonic() + self._timeout_s
+        connection = self._connection()
+        try:
+            connection.request(method, target, content, headers)
+            response = connection.getresponse()
+            return response.status, self._read(response, deadline_s)
+        except TimeoutError:
+            raise self._too_slow() from None
+        except OSError as error:
+            raise CannotConnect(self._url, 0, "", _reason(error)) from None
+        except http.client.HTTPException:
+            raise NotOurServer(self._url, 0, "", "no HTTP") from None
+        except ValueError:
+            # http.client refuses line ends in a header, and its text would show the key.
+            raise typer.BadParameter("the API key has characters that no key has") from None
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        assert self._host is not None, "checked when made"
+        if self._scheme == "https":
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=self._timeout_s, context=self._trust
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+
+    def _read(self, response: http.client.HTTPResponse, deadline_s: float) -> bytes:
+        """The socket's own limit is per read: a server that drips must end too."""
+        pieces: list[bytes] = []
+        size = 0
+        while piece := response.read1(_READ_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_REPLY_BYTES:
+                raise NotOurServer(self._url, response.status, "", "its answer never ends")
+            if time.monotonic() > deadline_s:
+                raise self._too_slow()
+        return b"".join(pieces)
+
+    def _too_slow(self) -> CannotConnect:
+        return CannotConnect(self._url, 0, "", f"no answer within {self._timeout_s:g} s")
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate was not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)

@@ -1,0 +1,238 @@
+"""`penstock key create|list|revoke|hash`: API keys, on a running server or in a data directory.
+
+Without --data it asks the HTTP API of a server. With --data it works on the metadata itself, for which
+it holds the lock of the data directory, so no server can be running there; that way a server
+can get its first keys before it ever starts. A new key is all that `create` writes to stdout.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
+
+import msgspec
+import typer
+
+from penstock.cli.target import Target, with_target
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
+    from penstock.broker.access import Access
+
+KEYS_PATH: Final = "/keys"
+
+Data = Annotated[
+    str | None, typer.Option("--data", metavar="DIR", help="Work on this data directory instead.")
+]
+Name = Annotated[str, typer.Argument(help="Name of the key.")]
+Answer = TypeVar("Answer")
+
+
+class ListedKey(msgspec.Struct, frozen=True):
+    name: str
+    role: str
+    topics: tuple[str, ...]
+    created_us: int | None = None
+    revoked_us: int | None = None
+    source: str = "stored"
+
+
+class KeyList(msgspec.Struct, frozen=True):
+    keys: tuple[ListedKey, ...]
+
+
+class CreatedKey(msgspec.Struct, frozen=True):
+    key: str
+
+    def __repr__(self) -> str:
+        return "CreatedKey()"
+
+
+class NoSuchKey(PenstockError):
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class NoData(PenstockError):
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self.directory = directory
+
+    def __str__(self) -> str:
+        return f"{self.directory} holds no Penstock data; give the server's data directory"
+
+
+class HeldByServer(PenstockError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}; without --data this command asks the running server"
+
+
+class BadKey(PenstockError):
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"give a key of 1 to {self.limit} bytes of UTF-8 on stdin"
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+    group.command("create")(with_target(create_key))
+    group.command("list")(with_target(list_keys))
+    group.command("revoke")(with_target(revoke_key))
+    group.command("hash")(hash_key)
+    app.add_typer(group, name="key")
+
+
+def create_key(
+    target: Target,
+    name: Name,
+    role: Annotated[str, typer.Option(help="admin, user, writer or reader.")] = "user",
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Such as 'orders.*'; repeat for more. Default: all."),
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Make a key and print it, once and never again."""
+    from penstock.broker.access import ALL_TOPICS, check_key
+
+    rules = tuple(topics or ALL_TOPICS)
+    check_key(name, role, rules)
+    if data is not None:
+        with _opened(data, create=True) as access:
+            secret = access.create_key(name, role, rules)
+    else:
+        body = {"name": name, "role": role, "topics": rules}
+        secret = _ask(target, "POST", KEYS_PATH, CreatedKey, body).key
+    typer.echo(
+        f"API key {name!r} ({role}, topics {', '.join(rules)}). Keep it, it is not shown again:",
+        err=True,
+    )
+    typer.echo(secret)
+
+
+def list_keys(
+    target: Target,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    data: Data = None,
+) -> None:
+    """Show names, roles and topics of all keys; never the keys."""
+    if data is not None:
+        with _opened(data) as access:
+            found = msgspec.convert({"keys": access.list_keys()}, KeyList, from_attributes=True)
+    else:
+        found = _ask(target, "GET", KEYS_PATH, KeyList)
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+        return
+    rows = [("NAME", "ROLE", "TOPICS", "SINCE", "STATE")]
+    rows += [
+        (key.name, key.role, " ".join(key.topics), _day(key.created_us), _state(key))
+        for key in found.keys
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+def revoke_key(target: Target, name: Name, data: Data = None) -> None:
+    """Make a key useless, at once, also on connections that are open."""
+    if data is not None:
+        from penstock.broker.errors import BrokerError, Code
+
+        with _opened(data) as access:
+            try:
+                access.revoke_key(name)
+            except BrokerError as error:
+                if error.code is Code.UNKNOWN_KEY:
+                    raise NoSuchKey(str(error)) from None
+                raise
+    else:
+        from penstock.cli.http import segment
+
+        target.api().call("DELETE", f"{KEYS_PATH}/{segment(name)}")
+    typer.echo(f"API key {name!r} is revoked", err=True)
+
+
+def hash_key() -> None:
+    """Read a key from stdin and print its hash, for `hash` of [[keys]] in the configuration."""
+    from penstock.broker.keys import MAX_SLOW_KEY_BYTES, hash_slowly
+
+    if sys.stdin.isatty():
+        secret = typer.prompt("Key", hide_input=True, err=True).encode()
+    else:
+        # Two more for the end of the line, one more to see that it is too long.
+        secret = sys.stdin.buffer.read(MAX_SLOW_KEY_BYTES + 3)
+    try:
+        key = secret.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise BadKey(MAX_SLOW_KEY_BYTES) from None
+    if not 0 < len(key.encode()) <= MAX_SLOW_KEY_BYTES:
+        raise BadKey(MAX_SLOW_KEY_BYTES)
+    typer.echo(hash_slowly(key))
+
+
+def _ask(target: Target, method: str, path: str, kind: type[Answer], body: Any = None) -> Answer:
+    """The server's answer as `kind`; one that has another shape is not of our server."""
+    from penstock.cli.http import NotOurServer
+
+    answer = target.api().call(method, path, body)
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError:
+        raise NotOurServer(target.http, 200, "", "an answer of another shape") from None
+
+
+def _day(time_us: int | None) -> str:
+    if time_us is None:
+        return "-"
+    return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d")
+
+
+def _state(key: ListedKey) -> str:
+    if key.revoked_us is not None:
+        return f"revoked {_day(key.revoked_us)}"
+    return "active" if key.source == "stored" else f"active ({key.source})"
+
+
+@contextmanager
+def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
+    """The keys of a data directory that no server uses."""
+    import os
+
+    from penstock.broker.access import Access, Principal
+    from penstock.log.embedded import METADATA_FILE
+    from penstock.log.files import RealFiles
+    from penstock.log.lock import DataDirectoryInUse, DataDirectoryLock
+    from penstock.log.metadata import MetadataStore
+
+    path = os.path.join(directory, METADATA_FILE)
+    if create:
+        RealFiles().make_directory(directory)
+    elif not os.path.exists(path):
+        raise NoData(directory)
+    try:
+        lock = DataDirectoryLock(directory)
+    except DataDirectoryInUse as error:
+        raise HeldByServer(str(error)) from error
+    with lock:
+        metadata = MetadataStore(path)
+        try:
+            nobody = Principal("anonymous", "reader")
+            yield Access(metadata, (), development_key=False, anonymous=nobody)
+        finally:
+            metadata.close()

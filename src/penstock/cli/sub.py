@@ -1,0 +1,148 @@
+"""`penstock sub TOPIC`: print messages as they come, until Ctrl-C, -n messages, or --idle.
+
+BlipMQ: what is published from now on, each acknowledged after it was written. RustLog: from the end,
+from a place, or from where a group is; with --group the group moves on behind what was written.
+Goes on after a lost connection and says so on stderr. What is there already: `penstock cat`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from penstock.cli.output import Formatter, Record, formatter, standard_output
+from penstock.cli.places import Place, parse_place
+from penstock.cli.pub import Partition, Protocol, Qos, Wire
+from penstock.cli.target import Target, with_target
+
+if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
+    from penstock.client.rustlog import RustLogClient
+
+Item = TypeVar("Item")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("sub")(with_target(subscribe))
+
+
+def subscribe(
+    target: Target,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    protocol: Protocol = Wire.blipmq,
+    qos: Qos = 1,
+    partition: Partition = 0,
+    group: Annotated[
+        str | None, typer.Option("-g", "--group", help="RustLog: read as this group.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help="RustLog: earliest, latest or an offset."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
+    ] = None,
+    idle: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="End when nothing came for so long."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    template: Annotated[
+        str | None, typer.Option("--format", help=r"Such as '%o %v\n'; %t %p %o %T %k %v %S %h.")
+    ] = None,
+) -> None:
+    """Print messages as they come."""
+    import uvloop
+
+    write_as = formatter(as_json, template)
+    if protocol is Wire.blipmq:
+        if group is not None or start is not None:
+            raise typer.BadParameter("--group and --from need --protocol rustlog")
+        work = _blipmq(target, topic, qos, count, idle, write_as)
+    else:
+        place = Place() if start is None else parse_place(start, "--from")
+        if place.time_us is not None or place.last is not None:
+            raise typer.BadParameter(f"--from {start}: RustLog has earliest, latest and offsets")
+        work = _rustlog(target, topic, partition, group, place, count, idle, write_as)
+    try:
+        uvloop.run(work)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+async def _blipmq(
+    target: Target,
+    topic: str,
+    qos: int,
+    count: int | None,
+    idle_s: float | None,
+    write_as: Formatter,
+) -> None:
+    from penstock.client.blipmq import BlipMQClient
+
+    settings = target.settings(attempts=None)
+    output = standard_output()
+    async with BlipMQClient(target.server, key=target.key, settings=settings) as client:
+        subscription = await client.subscribe(topic, qos, auto_ack=False)
+        typer.echo(f"subscribed to {topic} with QoS {qos}; Ctrl-C ends", err=True)
+        batches = subscription.batches(limit=count)
+        while (batch := await _next(batches, idle_s)) is not None:
+            output.write(b"".join(write_as(Record(topic, value)) for value in batch.values))
+            output.flush()
+            subscription.ack(batch)
+        await batches.aclose()
+
+
+async def _rustlog(
+    target: Target,
+    topic: str,
+    partition: int,
+    group: str | None,
+    place: Place,
+    count: int | None,
+    idle_s: float | None,
+    write_as: Formatter,
+) -> None:
+    from penstock.client.rustlog import RustLogClient
+
+    output = standard_output()
+    left = count
+    async with RustLogClient(target.server, settings=target.settings(attempts=None)) as client:
+        offset = await _start(client, topic, partition, group, place)
+        typer.echo(f"reading {topic}/{partition} from offset {offset}; Ctrl-C ends", err=True)
+        batches = client.consume(topic, partition, offset=offset)
+        while (batch := await _next(batches, idle_s)) is not None:
+            pairs = list(zip(batch.offsets, batch.values, strict=True))[:left]
+            records = (Record(topic, value, partition, number) for number, value in pairs)
+            output.write(b"".join(map(write_as, records)))
+            output.flush()
+            if group:
+                await client.commit(topic, partition, group, pairs[-1][0] + 1)
+            left = None if left is None else left - len(pairs)
+            if left == 0:
+                break
+        await batches.aclose()
+
+
+async def _start(
+    client: "RustLogClient", topic: str, partition: int, group: str | None, place: Place
+) -> int:
+    """The place that was asked for; else the group's; else the end."""
+    if place.offset is not None:
+        return place.offset
+    if place.word == "earliest":
+        return 0
+    if place.word is None and group:
+        committed = await client.committed(topic, partition, group)
+        if committed is not None:
+            return committed
+    return await client.end_offset(topic, partition)
+
+
+async def _next(items: AsyncGenerator[Item, None], idle_s: float | None) -> Item | None:
+    """The next one; None at the end, or when none came for so long."""
+    try:
+        async with asyncio.timeout(idle_s):
+            return await anext(items)
+    except (StopAsyncIteration, TimeoutError):
+        return None

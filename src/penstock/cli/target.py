@@ -1,0 +1,150 @@
+"""Which server a command talks to: flags, a named context, the environment, defaults, in this order.
+
+    --server    PENSTOCK_SERVER   127.0.0.1:9092          the wire protocols
+    --http      PENSTOCK_HTTP     http://127.0.0.1:8080   the HTTP API
+    --key       PENSTOCK_KEY      dev-key                 the API key
+    --context   PENSTOCK_CONTEXT  the one `penstock context use` chose
+
+A context that a flag names stands above the environment, the one in use stands below it.
+`with_target` gives a command all these options. Opens no connections.
+"""
+
+import inspect
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.contexts import Context, load
+
+if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
+    from penstock.cli.http import Api
+    from penstock.client.settings import ClientSettings
+
+DEFAULT_SERVER: Final = "127.0.0.1:9092"
+DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
+# What a server accepts that nobody has configured.
+DEFAULT_KEY: Final = "dev-key"
+DEFAULT_TIMEOUT_S: Final = 10.0
+
+SERVER_VARIABLE: Final = "PENSTOCK_SERVER"
+HTTP_VARIABLE: Final = "PENSTOCK_HTTP"
+KEY_VARIABLE: Final = "PENSTOCK_KEY"
+CONTEXT_VARIABLE: Final = "PENSTOCK_CONTEXT"
+
+_PANEL: Final = "Which server"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`ca`: a file with the certificates to trust, else those of the system."""
+
+    server: str
+    http: str
+    key: str
+    tls: bool
+    ca: str | None
+    timeout_s: float
+
+    def __repr__(self) -> str:
+        return f"Target({self.server}, {self.http})"
+
+    def settings(self, attempts: int | None = 0) -> "ClientSettings":
+        from penstock.client.settings import ClientSettings, parse_server
+
+        try:
+            parse_server(self.server)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        context = self._trust() if self.tls else None
+        return ClientSettings(timeout_s=self.timeout_s, attempts=attempts, tls=context)
+
+    def api(self) -> "Api":
+        from penstock.cli.http import Api
+
+        trust = self._trust() if self.http.startswith("https:") else None
+        return Api(self.http, self.key, self.timeout_s, trust)
+
+    def _trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.ca)
+
+
+def resolve(
+    flags: Mapping[str, Any], environment: Mapping[str, str], contexts_path: str | None = None
+) -> Target:
+    contexts, current = load(contexts_path)
+    named = flags.get("context")
+    chosen = named or environment.get(CONTEXT_VARIABLE) or current
+    context = Context() if not chosen else contexts.find(chosen)
+
+    def pick(name: str, variable: str, default: str) -> str:
+        stored = getattr(context, name)
+        given = environment.get(variable)
+        order = (stored, given) if named else (given, stored)
+        return str(flags.get(name) or order[0] or order[1] or default)
+
+    return Target(
+        server=pick("server", SERVER_VARIABLE, DEFAULT_SERVER),
+        http=pick("http", HTTP_VARIABLE, DEFAULT_HTTP),
+        key=pick("key", KEY_VARIABLE, DEFAULT_KEY),
+        tls=bool(flags.get("tls") or context.tls),
+        ca=flags.get("ca") or context.ca,
+        timeout_s=flags.get("timeout") or DEFAULT_TIMEOUT_S,
+    )
+
+
+def _option(
+    kind: Any, name: str, metavar: str | None, help_text: str, least: float | None = None
+) -> Any:
+    option = typer.Option(name, metavar=metavar, help=help_text, rich_help_panel=_PANEL, min=least)
+    return Annotated[kind, option]
+
+
+_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "server": (
+        _option(
+            str | None, "--server", "HOST:PORT", f"Wire protocols, {DEFAULT_SERVER} if not given."
+        ),
+        None,
+    ),
+    "http": (_option(str | None, "--http", "URL", f"HTTP API, {DEFAULT_HTTP} if not given."), None),
+    "key": (
+        _option(
+            str | None, "--key", "KEY", f"API key; better in {KEY_VARIABLE}, which nobody sees."
+        ),
+        None,
+    ),
+    "context": (_option(str | None, "--context", "NAME", "See penstock context."), None),
+    "tls": (_option(bool, "--tls", None, "Wire protocols over TLS."), False),
+    "ca": (_option(str | None, "--ca", "FILE", "Certificates to trust, for TLS and https."), None),
+    "timeout": (
+        _option(float, "--timeout", "SECONDS", "The longest wait for any answer.", 0.001),
+        DEFAULT_TIMEOUT_S,
+    ),
+}
+
+
+def with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose first parameter is a Target, with the options above instead of it."""
+    signature = inspect.signature(command)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "target"]
+    added = [
+        inspect.Parameter(
+            f"target_{name}", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+        )
+        for name, (kind, default) in _OPTIONS.items()
+    ]
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        flags = {name: values.pop(f"target_{name}") for name in _OPTIONS}
+        command(resolve(flags, os.environ), **values)
+
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + added
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by typer
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
+    return wrapped

@@ -1,0 +1,149 @@
+"""`penstock topic ls|create|describe|delete|set`, over the HTTP API."""
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from penstock.cli.output import print_json, print_table
+from penstock.cli.target import Target, with_target
+
+if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
+    from penstock.cli.http import Api
+
+Name = Annotated[str, typer.Argument(help="Name of the topic.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Partitions = Annotated[int | None, typer.Option("-p", "--partitions", min=1, help="How many.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the topic; repeat for more."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="List, create, change and delete topics.", no_args_is_help=True)
+    group.command("ls")(with_target(list_topics))
+    group.command("create")(with_target(create_topic))
+    group.command("describe")(with_target(describe_topic))
+    group.command("delete")(with_target(delete_topic))
+    group.command("set")(with_target(set_topic))
+    app.add_typer(group, name="topic")
+
+
+def list_topics(target: Target, as_json: AsJson = False) -> None:
+    """Show all topics."""
+    topics = target.api().get("/topics")["topics"]
+    print_table(topics, ("name", "partitions", "records", "bytes"), as_json)
+
+
+def create_topic(
+    target: Target,
+    name: Name,
+    partitions: Partitions = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic."""
+    body: dict[str, Any] = {"name": name, "settings": parse_settings(settings or [])}
+    if partitions is not None:
+        body["partitions"] = partitions
+    created = target.api().call("POST", "/topics", body)
+    if as_json:
+        print_json(created)
+    typer.echo(f"topic {name} has {created['partitions']} partition(s)", err=True)
+
+
+def describe_topic(target: Target, name: Name, as_json: AsJson = False) -> None:
+    """Show a topic's settings and partitions."""
+    topic = find_topic(target.api(), name)
+    if as_json:
+        print_json(topic)
+        return
+    fields = {"name": topic["name"], "partitions": topic["partitions"]}
+    fields |= {"records": topic["records"], "bytes": topic["bytes"], **topic["settings"]}
+    width = max(map(len, fields))
+    for field, value in fields.items():
+        typer.echo(f"{field.ljust(width)}  {_shown(value)}")
+    typer.echo("")
+    columns = ("partition", "earliest", "latest", "bytes", "segments", "stopped")
+    print_table(topic["partition_details"], columns, False)
+    for partition in topic["partition_details"]:
+        for damage in partition["damages"]:
+            typer.echo(f"partition {partition['partition']}: {_shown(damage)}", err=True)
+
+
+def delete_topic(
+    target: Target,
+    name: Name,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a topic and all its records."""
+    from penstock.cli.http import segment
+
+    api = target.api()
+    records = find_topic(api, name)["records"]
+    if not yes:
+        typer.confirm(f"Delete {name} with {records} records for good?", abort=True, err=True)
+    api.call("DELETE", f"/topics/{segment(name)}")
+    typer.echo(f"topic {name} is deleted", err=True)
+
+
+def set_topic(
+    target: Target,
+    name: Name,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Settings to change.")
+    ] = None,
+    partitions: Partitions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a topic, or give it more partitions."""
+    from penstock.cli.http import segment
+
+    body: dict[str, Any] = {"settings": parse_settings(settings or [])}
+    if partitions is not None:
+        body["partitions"] = partitions
+    if not settings and partitions is None:
+        raise typer.BadParameter("nothing to change, give NAME=VALUE or --partitions")
+    api = target.api()
+    find_topic(api, name)
+    changed = api.call("PATCH", f"/topics/{segment(name)}", body)
+    if as_json:
+        print_json(changed)
+    typer.echo(f"topic {name} is changed", err=True)
+
+
+def find_topic(api: "Api", name: str) -> Any:
+    """The topic; if there is none, an error that names the nearest there is."""
+    from penstock.cli.http import ApiNotFound, segment
+
+    try:
+        return api.get(f"/topics/{segment(name)}")
+    except ApiNotFound as error:
+        names = [topic["name"] for topic in api.get("/topics")["topics"]]
+        text = f"no topic named {name!r}; {suggestion(name, names)}"
+        raise ApiNotFound(error.url, error.status, error.name, text) from None
+
+
+def suggestion(name: str, names: list[str]) -> str:
+    near = get_close_matches(name, names, 1)
+    return f"did you mean {near[0]}?" if near else "penstock topic ls shows all"
+
+
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """NAME=VALUE; the value is JSON if it reads as such (3, true, null), else text ("30 d")."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r}: write NAME=VALUE")
+        try:
+            settings[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            settings[name] = value
+    return settings
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

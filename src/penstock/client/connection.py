@@ -1,0 +1,196 @@
+"""Keeps a client connected to one server: connects, logs in, and comes back after a loss.
+
+The protocol's part is behind `Speaker`. A request that was in flight when the connection ended is
+never repeated here: its outcome is unknown, and only the caller knows whether twice is harmful.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from typing import Protocol, TypeVar
+
+from penstock.client.channel import Channel
+from penstock.client.errors import (
+    ClientClosed,
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolViolation,
+    Refused,
+    RequestTimedOut,
+)
+from penstock.client.settings import ClientSettings, ServerAddress
+
+logger = logging.getLogger("penstock.client")
+
+Answer = TypeVar("Answer")
+
+
+class Speaker(Protocol):
+    """What a protocol does on a connection."""
+
+    def receive(self, data: bytes) -> int:
+        """Take all complete frames; give the number of bytes used. PeerError ends the connection."""
+
+    async def greet(self, channel: Channel) -> None:
+        """Log in on a fresh connection and restore what the last one had; raise to give it up."""
+
+    def lost(self, error: ClientError) -> None:
+        """Every answer that is due on the connection fails with this."""
+
+
+class Connection:
+    """Made closed; `open` connects once and fails at once, later losses are tried again."""
+
+    def __init__(self, server: ServerAddress, settings: ClientSettings, speaker: Speaker) -> None:
+        self.server = server
+        self.settings = settings
+        self.reconnects = 0
+        self._speaker = speaker
+        self._channel: Channel | None = None
+        # Why there is no channel and none will come; None while one is being made.
+        self._failure: ClientError | None = ClientClosed()
+        self._changed = asyncio.Event()
+        self._comeback: asyncio.Task[None] | None = None
+
+    @property
+    def live(self) -> Channel | None:
+        """The channel, if there is one now: spares an await where there almost always is."""
+        return self._channel
+
+    async def open(self) -> None:
+        self._channel = await self._connect()
+        self._failure = None
+
+    async def close(self) -> None:
+        """Send what is queued and end. Closing twice is fine."""
+        channel, self._channel = self._channel, None
+        self._failure = ClientClosed()
+        self._changed.set()
+        if self._comeback is not None:
+            self._comeback.cancel()
+            await asyncio.gather(self._comeback, return_exceptions=True)
+        if channel is not None:
+            await channel.close(self.settings.timeout_s)
+
+    async def channel(self, patient: bool = False) -> Channel:
+        """The channel, after a comeback if one is under way; `patient` waits for it without limit."""
+        timeout_s = None if patient else self.settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._channel is None:
+                    if self._failure is not None:
+                        raise self._failure
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise ConnectFailed(
+                str(self.server), f"still not back after {self.settings.timeout_s:g} s"
+            ) from None
+        return self._channel
+
+    async def answer(self, channel: Channel, future: "asyncio.Future[Answer]", what: str) -> Answer:
+        """The answer, or RequestTimedOut; a connection that does not answer is given up."""
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                return await future
+        except TimeoutError:
+            channel.abort(f"no answer to {what} within {self.settings.timeout_s:g} s")
+            raise RequestTimedOut(str(self.server), what, self.settings.timeout_s) from None
+
+    async def drain(self, channel: Channel) -> None:
+        """Wait until the server has read enough; one that stops reading is given up."""
+        timeout_s = self.settings.timeout_s
+        try:
+            await channel.drain(timeout_s)
+        except TimeoutError:
+            channel.abort(f"it read nothing for {timeout_s:g} s")
+            raise RequestTimedOut(str(self.server), "by reading on", timeout_s) from None
+
+    # ---- making a channel ----
+
+    async def _connect(self) -> Channel:
+        """One attempt: connect and log in. ClientError says why not."""
+        channel: Channel | None = None
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                _, channel = await asyncio.get_running_loop().create_connection(
+                    lambda: Channel(self._speaker.receive, self._on_lost),
+                    self.server.host,
+                    self.server.port,
+                    ssl=self.settings.tls,
+                )
+                await self._speaker.greet(channel)
+        except BaseException as error:
+            if channel is not None:
+                channel.abort("the login failed")
+            raise self._described(error) from None
+        if channel.closed:
+            raise ConnectFailed(str(self.server), "it closed the connection after the login")
+        return channel
+
+    def _described(self, error: BaseException) -> BaseException:
+        if isinstance(error, TimeoutError):
+            return ConnectFailed(
+                str(self.server), f"no answer within {self.settings.timeout_s:g} s"
+            )
+        if isinstance(error, ConnectionLost):
+            return ConnectFailed(str(self.server), f"{error.reason} before the login was done")
+        if isinstance(error, OSError):
+            return ConnectFailed(str(self.server), _reason(error))
+        return error
+
+    def _on_lost(self, channel: Channel, reason: str, violated: bool) -> None:
+        error: ClientError
+        if violated:
+            error = ProtocolViolation(str(self.server), reason)
+        else:
+            error = ConnectionLost(str(self.server), reason)
+        self._speaker.lost(error)
+        if channel is not self._channel:
+            return
+        self._channel = None
+        if self.settings.attempts == 0 or violated:
+            self._give_up(error)
+            return
+        logger.warning("%s; connecting again", error)
+        self._comeback = asyncio.get_running_loop().create_task(self._come_back())
+
+    async def _come_back(self) -> None:
+        surroundings = self.settings.surroundings
+        attempt = 0
+        while True:
+            await surroundings.sleep(self.settings.backoff.delay_s(attempt, surroundings.random))
+            attempt += 1
+            try:
+                channel = await self._connect()
+            except (Refused, ProtocolViolation) as error:
+                # Asking again would bring the same answer.
+                self._give_up(error)
+                return
+            except ClientError as error:
+                logger.warning("attempt %d: %s", attempt, error)
+                if attempt == self.settings.attempts:
+                    self._give_up(error)
+                    return
+                continue
+            self._channel = channel
+            self.reconnects += 1
+            logger.warning("connected to %s again, attempt %d", self.server, attempt)
+            self._changed.set()
+            return
+
+    def _give_up(self, error: ClientError) -> None:
+        self._failure = error
+        self._changed.set()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate was not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    # Of the loop's own texts some repeat the address.
+    return os.strerror(error.errno)

@@ -1,0 +1,150 @@
+"""What can go wrong for a client.
+
+    ClientError              (a PenstockError: its text is one line for a person)
+        ConnectFailed        no connection came about
+        ConnectionLost       it ended while answers were due: their outcome is unknown
+        RequestTimedOut      no answer in time: the outcome is unknown
+        ProtocolViolation    the server's bytes break the protocol
+        ClientClosed         the client was used before it was opened or after it was closed
+        Refused              the server said no; `code` is its number (0 where it has none)
+            NotAuthorized    wrong or missing key, or no right to do this
+            NotFound         no such topic, partition or subscription
+        PublishRefused       some published messages were refused; `refusals` says which and why
+
+A wrong argument, such as a message that no frame can hold, is a ValueError.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from penstock.errors import PenstockError
+
+# What the command line ends with; `penstock --help` lists them.
+EXIT_NOT_FOUND: Final = 3
+EXIT_NO_CONNECTION: Final = 4
+EXIT_NOT_AUTHORIZED: Final = 5
+
+_NOT_AUTHORIZED_CODES: Final = frozenset({401, 403})
+_NOT_FOUND_CODE: Final = 404
+
+
+class ClientError(PenstockError):
+    """Anything that a client reports."""
+
+
+class ConnectFailed(ClientError):
+    exit_code: ClassVar[int] = EXIT_NO_CONNECTION
+
+    def __init__(self, server: str, reason: str) -> None:
+        super().__init__(server, reason)
+        self.server = server
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot connect to {self.server}: {self.reason}"
+
+
+class ConnectionLost(ClientError):
+    """`unconfirmed`: messages that were sent and not confirmed; each may have arrived or not."""
+
+    exit_code: ClassVar[int] = EXIT_NO_CONNECTION
+
+    def __init__(self, server: str, reason: str, unconfirmed: int = 0) -> None:
+        super().__init__(server, reason, unconfirmed)
+        self.server = server
+        self.reason = reason
+        self.unconfirmed = unconfirmed
+
+    def __str__(self) -> str:
+        text = f"the connection to {self.server} was lost: {self.reason}"
+        if self.unconfirmed:
+            text += f"; {self.unconfirmed} messages were not confirmed and may have arrived or not"
+        return text
+
+
+class RequestTimedOut(ClientError):
+    exit_code: ClassVar[int] = EXIT_NO_CONNECTION
+
+    def __init__(self, server: str, what: str, timeout_s: float) -> None:
+        super().__init__(server, what, timeout_s)
+        self.server = server
+        self.what = what
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return f"{self.server} did not answer {self.what} within {self.timeout_s:g} s"
+
+
+class ProtocolViolation(ClientError):
+    """`reason` is the complaint of the decoder. The connection is closed: its stream is lost."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        super().__init__(server, reason)
+        self.server = server
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.server} sent bytes that break the protocol: {self.reason}"
+
+
+class ClientClosed(ClientError):
+    def __str__(self) -> str:
+        return "the client is not open; use it inside `async with` or `with`"
+
+
+class Refused(ClientError):
+    def __init__(self, code: int, text: str, what: str) -> None:
+        super().__init__(code, text, what)
+        self.code = code
+        self.text = text
+        self.what = what
+
+    def __str__(self) -> str:
+        code = f" (code {self.code})" if self.code else ""
+        return f"{self.what} was refused: {self.text}{code}"
+
+
+class NotAuthorized(Refused):
+    exit_code: ClassVar[int] = EXIT_NOT_AUTHORIZED
+
+
+class NotFound(Refused):
+    exit_code: ClassVar[int] = EXIT_NOT_FOUND
+
+
+def refused(code: int, text: str, what: str) -> Refused:
+    """The fitting error for a refusal with a code of the HTTP kind."""
+    if code in _NOT_AUTHORIZED_CODES:
+        return NotAuthorized(code, text, what)
+    if code == _NOT_FOUND_CODE:
+        return NotFound(code, text, what)
+    return Refused(code, text, what)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One published message that the server refused; `message_id` is what `publish` gave."""
+
+    message_id: int
+    code: int
+    text: str
+
+
+class PublishRefused(ClientError):
+    """`count` of all refusals; `refusals` holds the first ones, at most MAX_REFUSALS_KEPT."""
+
+    def __init__(self, refusals: Sequence[Refusal], count: int) -> None:
+        super().__init__(refusals, count)
+        self.refusals = tuple(refusals)
+        self.count = count
+
+    @property
+    def not_authorized(self) -> bool:
+        return self.refusals[0].code in _NOT_AUTHORIZED_CODES
+
+    def __str__(self) -> str:
+        first = self.refusals[0]
+        which = "1 message was" if self.count == 1 else f"{self.count} messages were"
+        lead = "" if self.count == 1 else "the first with: "
+        return f"{which} refused, {lead}{first.text} (code {first.code})"

@@ -1,0 +1,127 @@
+"""From the configuration to the parts of the server: engine options, access, broker, sessions, limits.
+
+Pure wiring: each function here turns values of one kind into those of another.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.broker.access import Access, Principal
+from penstock.broker.broker import Broker
+from penstock.broker.options import BrokerOptions
+from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.settings import TopicSettings
+from penstock.server.config_checks import development_key_allowed
+from penstock.server.config_errors import ConfigConflict
+from penstock.server.config_schema import Config
+from penstock.server.hub import ConnectionLimits, Hub, MakeSession
+from penstock.server.limits import connections_that_fit
+from penstock.sessions.base import SessionLimits
+from penstock.sessions.blipmq import BlipMQSession
+from penstock.sessions.rustlog import RustLogSession
+
+SECOND_US = 1_000_000
+MILLISECOND_US = 1_000
+
+
+def topic_defaults(config: Config) -> TopicSettings:
+    chosen = config.topic_defaults
+    return TopicSettings(
+        durability=chosen.durability,
+        flush_interval_ms=max(chosen.flush_interval_us // MILLISECOND_US, 1),
+        retention_ms=(chosen.retention_age_us or 0) // MILLISECOND_US,
+        retention_bytes=chosen.retention_bytes or 0,
+        segment_bytes=config.log.segment_bytes,
+        record_bytes=config.log.record_bytes,
+        compression=chosen.compression,
+        cleanup=chosen.cleanup,
+    )
+
+
+def open_engine(
+    config: Config,
+    post: Callable[[Callable[[], None]], object],
+    observe_flush: Callable[[float, int], None],
+) -> EmbeddedEngine:
+    """Locks the data directory and recovers the log, which may take a while."""
+    options = EngineOptions(
+        cache_bytes=config.log.cache_bytes,
+        open_files=config.log.open_files,
+        commit_threads=config.log.flush_threads,
+        defaults=topic_defaults(config),
+    )
+    directory = config.server.data_directory
+    return EmbeddedEngine(directory, options, post=post, observe_flush=observe_flush)
+
+
+def build_access(config: Config, engine: EmbeddedEngine, loop: asyncio.AbstractEventLoop) -> Access:
+    """Who may come in. Who needs no login may do all on an open server, and nothing on others."""
+    anonymous = Principal("anonymous", "user" if config.server.insecure else "nobody")
+    stored = Access(engine.metadata, (), development_key=False, anonymous=anonymous)
+    development_key = development_key_allowed(config, stored_keys=stored.has_stored_keys)
+    if development_key:
+        anonymous = replace(anonymous, role="admin")
+    access = Access(
+        engine.metadata,
+        config.keys,
+        development_key=development_key,
+        anonymous=anonymous,
+        post=loop.call_soon_threadsafe,
+    )
+    name = config.rustlog.principal
+    principal = access.named(name)
+    if principal is None:
+        reason = f"rustlog.principal = {name}: no API key has this name"
+        raise ConfigConflict(("rustlog.principal",), reason)
+    access.anonymous = principal
+    return access
+
+
+def build_broker(
+    config: Config, engine: EmbeddedEngine, access: Access, loop: asyncio.AbstractEventLoop
+) -> Broker:
+    blipmq = config.blipmq
+    options = BrokerOptions(
+        message_ttl_us=blipmq.message_ttl_us,
+        capacity_messages=blipmq.capacity_messages,
+        capacity_bytes=blipmq.capacity_bytes,
+        max_deliveries=blipmq.max_deliveries,
+        retry_backoff_us=blipmq.retry_backoff_us,
+        orphan_time_us=blipmq.orphan_time_us,
+        replay_backlog=blipmq.replay == "first-subscriber",
+        owned_subscriptions=blipmq.subscription_owner == "key",
+        count_drops=blipmq.drops == "counted",
+        default_partitions=config.topic_defaults.partitions,
+        rustlog_auto_create=config.rustlog.auto_create,
+    )
+    broker = Broker(engine, access, options, engine.clock_us, loop.call_later)
+    for topic in config.rustlog.topics:
+        if engine.topic(topic.name) is None:
+            engine.create_topic(topic.name, topic.partitions or options.default_partitions)
+    return broker
+
+
+def build_hub(
+    config: Config, broker: Broker, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None
+) -> Hub:
+    chosen = config.limits
+    idle_us = chosen.idle_time_us
+    limits = ConnectionLimits(
+        connections=connections_that_fit(chosen.connections, config.log.open_files),
+        connections_per_address=chosen.connections_per_address,
+        buffered_bytes_per_connection=chosen.buffered_bytes_per_connection,
+        buffered_bytes_total=chosen.buffered_bytes_total,
+        login_time_s=chosen.login_time_us / SECOND_US,
+        idle_time_s=None if idle_us is None else idle_us / SECOND_US,
+    )
+    session_limits = SessionLimits(
+        prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
+    )
+    # A new protocol is one line here.
+    sessions: dict[str, MakeSession] = {
+        "blipmq": lambda outlet: BlipMQSession(broker, outlet, session_limits),
+        "rustlog": lambda outlet: RustLogSession(broker, outlet, session_limits),
+    }
+    return Hub(loop, limits, sessions, tls)

@@ -1,0 +1,62 @@
+"""From the broker's errors to the status codes of Flight. The text begins with number and name.
+
+6 OFFSET_OUT_OF_RANGE: offset out of range: requested 9, earliest 0, latest 3
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.broker.errors import BrokerError, Code, from_exception
+
+# pyarrow turns these into gRPC's NOT_FOUND, INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED,
+# UNAVAILABLE; everything else is INTERNAL.
+KINDS: Final[dict[Code, Callable[[str], Exception]]] = {
+    Code.UNKNOWN_TOPIC: pa.ArrowKeyError,
+    Code.UNKNOWN_PARTITION: pa.ArrowKeyError,
+    Code.UNKNOWN_GROUP: pa.ArrowKeyError,
+    Code.UNKNOWN_KEY: pa.ArrowKeyError,
+    Code.TOPIC_EXISTS: pa.ArrowInvalid,
+    Code.INVALID_TOPIC_NAME: pa.ArrowInvalid,
+    Code.INVALID_SETTINGS: pa.ArrowInvalid,
+    Code.INVALID_REQUEST: pa.ArrowInvalid,
+    Code.OFFSET_OUT_OF_RANGE: pa.ArrowInvalid,
+    Code.RECORD_TOO_LARGE: pa.ArrowInvalid,
+    Code.FENCED_PRODUCER: pa.ArrowInvalid,
+    Code.SEQUENCE_GAP: pa.ArrowInvalid,
+    Code.NOT_AUTHENTICATED: flight.FlightUnauthenticatedError,
+    Code.NOT_AUTHORIZED: flight.FlightUnauthorizedError,
+    Code.STORAGE_FULL: flight.FlightUnavailableError,
+    Code.STORAGE_ERROR: flight.FlightUnavailableError,
+    Code.OUTCOME_UNKNOWN: flight.FlightUnavailableError,
+    Code.PARTITION_STOPPED: flight.FlightUnavailableError,
+    Code.OVERLOADED: flight.FlightUnavailableError,
+    Code.SHUTTING_DOWN: flight.FlightUnavailableError,
+}
+
+logger = logging.getLogger(__name__)
+
+
+def to_flight(error: BaseException) -> Exception:
+    found = from_exception(error)
+    if found.code is Code.INTERNAL:
+        logger.error("Flight: %s", found, exc_info=found.__cause__ or found)
+    make = KINDS.get(found.code, flight.FlightInternalError)
+    return make(f"{found.code.number} {found.code.name}: {found}")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Around every call: errors of ours leave as errors of Flight; pyarrow's own stay as they are."""
+    try:
+        yield
+    except (flight.FlightError, GeneratorExit, StopIteration):
+        raise
+    except BrokerError as error:
+        raise to_flight(error) from None
+    except Exception as error:
+        raise to_flight(error) from error

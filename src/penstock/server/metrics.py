@@ -1,0 +1,315 @@
+"""What /metrics and /metrics/partitions show: plain counters, read when somebody asks.
+
+Nothing here is on the way of a message. Labels have few values on /metrics; topics and partitions
+are labels on /metrics/partitions only. Names have base units, and counters end in `_total`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from penstock import build_info
+from penstock.broker.broker import Broker
+from penstock.log.embedded import EmbeddedEngine
+from penstock.log.outcome import Counters
+from penstock.log.partition import Partition
+from penstock.server.counters import Histogram
+from penstock.server.hub import Hub
+
+# A flush takes 0.2 ms on a good disk and seconds on one that is in trouble.
+FLUSH_BOUNDS_S: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
+)  # fmt: skip
+# Near 1 means that group commit gathers nothing.
+RECORDS_BOUNDS: Final = (1, 2, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
+LAG_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+# Often enough to see a loop that hangs, rarely enough to cost nothing.
+LAG_INTERVAL_S: Final = 0.25
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Observations:
+    """The histograms. `flush` is called by commit threads."""
+
+    def __init__(self) -> None:
+        self.flush_seconds = Histogram(FLUSH_BOUNDS_S)
+        self.flush_records = Histogram(RECORDS_BOUNDS)
+        self.loop_lag_seconds = Histogram(LAG_BOUNDS_S)
+
+    def flush(self, seconds: float, records: int) -> None:
+        self.flush_seconds.observe(seconds)
+        self.flush_records.observe(records)
+
+
+class LoopLag:
+    """A timer that measures its own lateness."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
+        self._loop = loop
+        self._histogram = histogram
+        self._start()
+
+    def _start(self) -> None:
+        self._due = self._loop.time() + LAG_INTERVAL_S
+        self._timer = self._loop.call_at(self._due, self._measure)
+
+    def _measure(self) -> None:
+        self._histogram.observe(max(self._loop.time() - self._due, 0.0))
+        self._start()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+class Metrics:
+    """Renders both pages. `hub`, `broker` and `engine` are set as the server puts itself together."""
+
+    def __init__(self, observations: Observations) -> None:
+        self.observations = observations
+        self.hub: Hub | None = None
+        self.broker: Broker | None = None
+        self.engine: EmbeddedEngine | None = None
+        self._totals = LogTotals()
+        self._summary = _registry(_Page(self._summarise))
+        self._partitions = _registry(_Page(self._list_partitions))
+
+    def summary(self) -> bytes:
+        return generate_latest(self._summary)
+
+    def partitions(self) -> bytes:
+        return generate_latest(self._partitions)
+
+    def _summarise(self) -> Iterator[Metric]:
+        info = build_info()
+        yield _gauge(
+            "build_info", "The running version.", 1, version=info.version, python=info.python,
+            build=info.kind,
+        )  # fmt: skip
+        if self.hub is not None:
+            yield from _sockets(self.hub)
+        if self.broker is not None:
+            yield from _protocols(self.broker)
+            yield from _subscriptions(self.broker)
+        if self.engine is not None:
+            yield from self._log(self.engine)
+        seen = self.observations
+        yield _histogram("flush_duration_seconds", "Time of one flush.", seen.flush_seconds)
+        yield _histogram("flush_records", "Records in one flush.", seen.flush_records)
+        yield _histogram(
+            "event_loop_lag_seconds", "How late the event loop is.", seen.loop_lag_seconds
+        )
+
+    def _log(self, engine: EmbeddedEngine) -> Iterator[Metric]:
+        partitions = [partition for topic in engine.catalogue for partition in topic.partitions]
+        totals = self._totals.of(partitions)
+        for name, words in _LOG_COUNTERS.items():
+            yield _counter(_LOG_NAMES.get(name, name), words, getattr(totals, name))
+        yield _gauge("damages", "Damaged places found in the log.", totals.damages)
+        yield _gauge("topics", "Topics.", len(engine.topics()))
+        yield _gauge("partitions", "Partitions.", len(partitions))
+        stopped = sum(partition.stopped is not None for partition in partitions)
+        yield _gauge("partitions_stopped", "Partitions that take no appends.", stopped)
+        start = sum(partition.start_offset for partition in partitions)
+        end = sum(partition.visible_offset for partition in partitions)
+        yield _gauge("log_start_offset", "First offsets kept, sum of all partitions.", start)
+        yield _gauge("log_end_offset", "Next offsets to be read, sum of all partitions.", end)
+        yield _counter("metadata_commits", "Commits of the metadata.", engine.metadata.commits)
+        yield _counter("metadata_changes", "Changes in them.", engine.metadata.changes)
+
+    def _list_partitions(self) -> Iterator[Metric]:
+        if self.engine is None:
+            return
+        labels = ("topic", "partition")
+        families = {
+            "start_offset": GaugeMetricFamily(
+                "penstock_partition_log_start_offset", "First offset kept.", labels=labels
+            ),
+            "visible_offset": GaugeMetricFamily(
+                "penstock_partition_log_end_offset", "Next offset to be read.", labels=labels
+            ),
+        }
+        stopped = GaugeMetricFamily(
+            "penstock_partition_stopped", "1 when it takes no appends.", labels=labels
+        )
+        for topic in self.engine.catalogue:
+            for number, partition in enumerate(topic.partitions):
+                values = (topic.info.name, str(number))
+                for attribute, family in families.items():
+                    family.add_metric(values, getattr(partition, attribute))
+                stopped.add_metric(values, float(partition.stopped is not None))
+        yield from families.values()
+        yield stopped
+        yield _group_lag(self.engine)
+
+
+class LogTotals:
+    """Sums over partitions that never go down when a topic is deleted."""
+
+    def __init__(self) -> None:
+        self._gone = Counters()
+        self._last: dict[Partition, Counters] = {}
+
+    def of(self, partitions: list[Partition]) -> Counters:
+        now = {partition: partition.counters for partition in partitions}
+        for partition, counters in self._last.items():
+            if partition not in now:
+                _add(self._gone, counters)
+        self._last = now
+        total = Counters()
+        _add(total, self._gone)
+        for counters in now.values():
+            _add(total, counters)
+        # A damage counts while it is there; unlike the rest it can go away.
+        total.damages = sum(counters.damages for counters in now.values())
+        return total
+
+
+def _add(total: Counters, more: Counters) -> None:
+    for field in fields(Counters):
+        setattr(total, field.name, getattr(total, field.name) + getattr(more, field.name))
+
+
+# By the attribute of Counters.
+_LOG_COUNTERS: Final = {
+    "appended_batches": "Batches appended.",
+    "appended_records": "Records appended.",
+    "appended_bytes": "Bytes appended, headers included.",
+    "repeated_batches": "Batches of idempotent producers that were there already.",
+    "failed_appends": "Appends that failed.",
+    "flushes": "Flushes to disk.",
+    "cut_bytes": "Bytes of torn tails cut at the last start.",
+}
+_LOG_NAMES: Final = {"cut_bytes": "recovery_cut_bytes"}
+
+
+def _sockets(hub: Hub) -> Iterator[Metric]:
+    counters = hub.counters
+    traffic = counters.traffic
+    yield _gauges(
+        "connections", "Open connections.", "protocol", {p: t.open for p, t in traffic.items()}
+    )
+    for name, words, attribute in (
+        ("connections_opened", "Connections since start.", "opened"),
+        ("received_bytes", "Bytes read from sockets.", "bytes_in"),
+        ("sent_bytes", "Bytes written to sockets.", "bytes_out"),
+    ):
+        values = {protocol: getattr(one, attribute) for protocol, one in traffic.items()}
+        yield _counters(name, words, "protocol", values)
+    yield _counters("refused_connections", "Not served for a limit.", "reason", counters.refused)
+    yield _counters("closed_connections", "Closed by the server.", "reason", counters.closed)
+    yield _counters("reading_paused", "Times reading was stopped.", "reason", counters.paused)
+    yield _counter("failed_logins", "Logins with a wrong key.", counters.failed_logins)
+    yield _gauge("buffered_bytes", "Bytes held for all connections.", hub.held_bytes)
+    yield _gauge("buffered_bytes_limit", "The limit.", hub.limits.buffered_bytes_total)
+    yield _gauge("connections_limit", "The limit.", hub.limits.connections)
+
+
+def _protocols(broker: Broker) -> Iterator[Metric]:
+    for name, words, attribute in (
+        ("frames_received", "Frames read.", "frames_in"),
+        ("frames_sent", "Frames written.", "frames_out"),
+        ("messages_received", "Messages published.", "messages_in"),
+        ("messages_sent", "Messages delivered or fetched.", "messages_out"),
+    ):
+        values = {protocol: getattr(one, attribute) for protocol, one in broker.counters.items()}
+        yield _counters(name, words, "protocol", values)
+    for name, words, label, attribute in (
+        ("errors", "Errors answered.", "kind", "errors"),
+        ("refused_requests", "Requests refused.", "reason", "refused"),
+    ):
+        family = CounterMetricFamily(f"penstock_{name}", words, labels=("protocol", label))
+        for protocol, one in broker.counters.items():
+            for kind, count in getattr(one, attribute).items():
+                family.add_metric((protocol, kind), count)
+        yield family
+
+
+def _subscriptions(broker: Broker) -> Iterator[Metric]:
+    counters = broker.subscriptions.counters
+    yield _gauge("subscriptions", "Subscriptions.", len(broker.subscriptions))
+    yield _counter("delivered_messages", "Deliveries to subscribers.", counters.delivered)
+    yield _counter("redelivered_messages", "Of these, repeated.", counters.redelivered)
+    yield _counter("acknowledged_messages", "Messages acknowledged.", counters.acknowledged)
+    dropped = {
+        "capacity": counters.dropped_capacity,
+        "expired": counters.expired,
+        "unreadable": counters.unreadable,
+    }
+    yield _counters("dropped_messages", "Messages that never arrived.", "reason", dropped)
+    yield _counter("dead_lettered_messages", "Given up, now in a .dlq.", counters.dead_lettered)
+    yield _counter(
+        "expired_subscriptions", "Subscriptions that nobody used.", counters.orphans_expired
+    )
+
+
+def _group_lag(engine: EmbeddedEngine) -> Metric:
+    family = GaugeMetricFamily(
+        "penstock_group_lag_records",
+        "Records behind the committed offset.",
+        labels=("group", "topic", "partition"),
+    )
+    for group, offsets in engine.groups().items():
+        for (topic, partition), offset in offsets.items():
+            info = engine.topic(topic)
+            if info is not None and partition < info.partitions:
+                _, latest = engine.offsets(topic, partition)
+                family.add_metric((group, topic, str(partition)), max(latest - offset, 0))
+    return family
+
+
+class _Page(Collector):
+    def __init__(self, make: Callable[[], Iterator[Metric]]) -> None:
+        self._make = make
+
+    def collect(self) -> Iterator[Metric]:
+        return self._make()
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: what there is depends on what happened."""
+        return []
+
+
+def _registry(page: Collector) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(page)
+    return registry
+
+
+def _gauge(name: str, words: str, value: float, **labels: str) -> Metric:
+    family = GaugeMetricFamily(f"penstock_{name}", words, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
+    return family
+
+
+def _gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"penstock_{name}", words, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((key,), value)
+    return family
+
+
+def _counter(name: str, words: str, value: float) -> Metric:
+    return CounterMetricFamily(f"penstock_{name}", words, value=value)
+
+
+def _counters(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(f"penstock_{name}", words, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((key,), value)
+    return family
+
+
+def _histogram(name: str, words: str, histogram: Histogram) -> Metric:
+    buckets, total = histogram.snapshot()
+    return HistogramMetricFamily(f"penstock_{name}", words, buckets=buckets, sum_value=total)

@@ -1,0 +1,237 @@
+"""The server as a whole: start, readiness, drain, stop.
+
+    server = Server(loaded)
+    await server.start()        # everything listens, or one clear error
+    await server.stop()         # drains, flushes, closes; `run` does all three around a signal
+
+Order of a stop: readiness off, no new connections, open work finishes within the drain time, HTTP
+ends, the log is flushed and closed.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.broker.broker import Broker
+from penstock.errors import PenstockError
+from penstock.log.embedded import EmbeddedEngine
+from penstock.server.api import Api
+from penstock.server.assembly import (
+    SECOND_US,
+    build_access,
+    build_broker,
+    build_hub,
+    open_engine,
+    topic_defaults,
+)
+from penstock.server.banner import Facts, render, why_there
+from penstock.server.config import LoadedConfig
+from penstock.server.config_checks import check_exposure, listening
+from penstock.server.connection import Connection
+from penstock.server.http import HttpApp, HttpListener
+from penstock.server.hub import Hub
+from penstock.server.listeners import Listener
+from penstock.server.metrics import LoopLag, Metrics, Observations
+from penstock.server.notify import notify
+from penstock.server.tls import server_context
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# How often a draining server looks whether open work is done.
+DRAIN_POLL_S: Final = 0.02
+# Peers see our end of the connection and close theirs; those that do not are cut off.
+GOODBYE_TIME_S: Final = 0.3
+# Listeners whose connections speak one protocol; all others look at the first bytes.
+ONE_PROTOCOL: Final = frozenset({"blipmq", "rustlog"})
+
+logger = logging.getLogger(__name__)
+
+
+class Exposed(PenstockError):
+    """The server could be reached from outside without keys and TLS."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"refusing to start: {self.reason}"
+
+
+class Server:
+    """Lives on one event loop. `hub`, `broker` and `engine` are there after `start`."""
+
+    hub: Hub
+    broker: Broker
+    engine: EmbeddedEngine
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.loaded = loaded
+        self.config = loaded.config
+        self.listeners: dict[str, Listener] = {}
+        self.observations = Observations()
+        self.metrics = Metrics(self.observations)
+        self.http = HttpApp(self.metrics)
+        self._environment = environment
+        self._say = say
+        self._http_listener: HttpListener | None = None
+        self._lag: LoopLag | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._closing: list[Callable[[], None]] = []
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. A second one ends the process at once."""
+        stop = asyncio.Event()
+        _watch_signals(stop)
+        try:
+            await self.start()
+            await stop.wait()
+        finally:
+            await self.stop()
+
+    # --- start -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises PenstockError or OSError; what was opened by then is closed by `stop`."""
+        loop = asyncio.get_running_loop()
+        self._lag = LoopLag(loop, self.observations.loop_lag_seconds)
+        tls = self.config.tls
+        if tls.certificate is not None and tls.key is not None:
+            self._tls = server_context(tls.certificate, tls.key, tls.client_ca)
+        for name, address in listening(self.config).items():
+            self.listeners[name] = Listener(name, address)
+        # Probes are answered while the log is recovered, unless keys in it decide who may listen.
+        if check_exposure(self.config) is None:
+            await self._start_http()
+        self.engine = await asyncio.to_thread(
+            open_engine, self.config, loop.call_soon_threadsafe, self.observations.flush
+        )
+        self._closing.append(self.engine.close)
+        self._assemble(loop)
+        if self._http_listener is None:
+            await self._start_http()
+        for name, listener in self.listeners.items():
+            if name != "http":
+                await listener.listen(self._factory(name))
+        self.http.state = "ready"
+        notify(self._environment, "READY=1")
+        self._say(self._banner())
+
+    def _assemble(self, loop: asyncio.AbstractEventLoop) -> None:
+        access = build_access(self.config, self.engine, loop)
+        self._closing.append(access.close)
+        reason = check_exposure(self.config, stored_keys=access.has_stored_keys)
+        if reason is not None:
+            raise Exposed(reason)
+        self.broker = build_broker(self.config, self.engine, access, loop)
+        self._closing.append(self.broker.close)
+        self.hub = build_hub(self.config, self.broker, loop, self._tls)
+        self.metrics.engine = self.engine
+        self.metrics.broker = self.broker
+        self.metrics.hub = self.hub
+        self.http.api = Api(self.broker, topic_defaults(self.config))
+
+    def _factory(self, listener: str) -> Callable[[], Connection]:
+        protocol = listener if listener in ONE_PROTOCOL else None
+        return lambda: Connection(self.hub, protocol)
+
+    async def _start_http(self) -> None:
+        listener = self.listeners.get("http")
+        if listener is not None:
+            self._http_listener = HttpListener(self.http, listener.sockets, self._http_tls())
+            await self._http_listener.start()
+
+    def _http_tls(self) -> ssl.SSLContext | None:
+        """Keys go over HTTP: in clear only within this machine, where probes and scrapers are."""
+        address = self.config.listeners.http
+        return None if address is None or address.is_loopback else self._tls
+
+    def _banner(self) -> str:
+        source = self.loaded.sources["server.data_directory"]
+        return render(
+            Facts(
+                listening=[(name, one.address) for name, one in self.listeners.items()],
+                data_directory=self.config.server.data_directory,
+                data_source=why_there(source.kind, str(source)),
+                tls=self._tls is not None,
+                http_tls=self._http_tls() is not None,
+                development_key=self.broker.access.development_key,
+                insecure=self.config.server.insecure,
+            )
+        )
+
+    # --- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """From any state. Calling it again does nothing more."""
+        notify(self._environment, "STOPPING=1")
+        self.http.state = "draining"
+        for name, listener in self.listeners.items():
+            if name != "http":
+                listener.close()
+        if hasattr(self, "hub"):
+            await self._drain()
+        if self._http_listener is not None:
+            await self._http_listener.stop()
+            self._http_listener = None
+        if "http" in self.listeners:
+            self.listeners["http"].close()
+        if self._lag is not None:
+            self._lag.stop()
+        while self._closing:
+            self._closing.pop()()
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.server.drain_time_us / SECOND_US
+        self.broker.stopping = True
+        for connection in list(self.hub.connections):
+            connection.drain()
+        while loop.time() < deadline:
+            for connection in list(self.hub.connections):
+                if not connection.busy():
+                    connection.close()
+            if all(connection.finished() for connection in self.hub.connections):
+                break
+            await asyncio.sleep(DRAIN_POLL_S)
+        late = sum(not connection.finished() for connection in self.hub.connections)
+        if late:
+            self.hub.counters.closed["drain_time"] += late
+            logger.warning("%d connections not done within server.drain_time, cut off", late)
+        await self._wait_until_gone(min(loop.time() + GOODBYE_TIME_S, deadline))
+        for connection in list(self.hub.connections):
+            connection.abort()
+        await self._wait_until_gone(loop.time() + GOODBYE_TIME_S)
+
+    async def _wait_until_gone(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        while self.hub.connections and loop.time() < deadline:
+            await asyncio.sleep(DRAIN_POLL_S)
+
+
+def _watch_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        # From here on the loop may be busy closing: the second signal must not need it.
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, _exit_at_once)
+        stop.set()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, first)
+
+
+def _exit_at_once(number: int, frame: object) -> None:
+    os.write(2, b"penstock: second signal, stopped at once\n")
+    os._exit(128 + number)

@@ -1,0 +1,105 @@
+"""TLS on a connection that is already open: bytes in, bytes out, no sockets.
+
+The first bytes of a connection are read before anybody knows that it speaks TLS, and the loops' own
+start_tls cannot take bytes that were read already. Python's SSLObject over memory can, and works the
+same on every loop.
+"""
+
+import ssl
+from typing import Final
+
+from penstock.errors import PenstockError
+
+# The largest TLS record; one read of the SSLObject never gives more.
+RECORD_BYTES: Final = 16 * 1024
+
+
+class TlsFileError(PenstockError):
+    """The certificate, its key or the client CA cannot be used."""
+
+    def __init__(self, paths: str, reason: str) -> None:
+        super().__init__(paths, reason)
+        self.paths = paths
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"TLS: cannot use {self.paths}: {self.reason}"
+
+
+def server_context(certificate: str, key: str, client_ca: str | None) -> ssl.SSLContext:
+    """TLS 1.2 and later. With a client CA, clients must show a certificate signed by it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A password would be asked for on the terminal, where nobody may be.
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise TlsFileError(f"{certificate} and {key}", _reason(error)) from error
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ValueError) as error:
+            raise TlsFileError(client_ca, _reason(error)) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; give one without a password")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not PEM, or certificate and key do not belong together"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class TlsPipe:
+    """The server's end of one TLS connection. `feed` raises ssl.SSLError when the peer breaks it."""
+
+    __slots__ = ("_incoming", "_object", "_outgoing", "ended", "established")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.established = False
+        self.ended = False  # the peer said that nothing more comes
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes what was read and gives what it means; `pending` may have something to send."""
+        self._incoming.write(data)
+        if not self.established:
+            try:
+                self._object.do_handshake()
+            except ssl.SSLWantReadError:
+                return b""
+            self.established = True
+        parts: list[bytes] = []
+        try:
+            while part := self._object.read(RECORD_BYTES):
+                parts.append(part)
+            self.ended = True
+        except ssl.SSLWantReadError:
+            return b"".join(parts)
+        except ssl.SSLZeroReturnError:
+            self.ended = True
+        return b"".join(parts)
+
+    def encrypt(self, data: bytes) -> bytes:
+        """All of it: a memory BIO takes whatever comes."""
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def pending(self) -> bytes:
+        """What the protocol itself has to send: handshake, alerts."""
+        return self._outgoing.read()
+
+    def close(self) -> bytes:
+        """Our end of the conversation. The peer's answer is not waited for."""
+        try:
+            self._object.unwrap()
+        except (ssl.SSLError, ValueError):
+            # Want-read is the usual case: the peer has not answered yet.
+            return self._outgoing.read()
+        return self._outgoing.read()

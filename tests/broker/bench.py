@@ -1,0 +1,177 @@
+"""A broker on a real log in a temporary directory, without threads that decide when things happen.
+
+Appends are written when the test says so, completions are run by the test, the clock stands still
+until it is moved.
+"""
+
+import heapq
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from kit.partitions import Clock
+
+from penstock.broker.access import Access, Principal
+from penstock.broker.broker import Broker
+from penstock.broker.inflight import Run
+from penstock.broker.options import BrokerOptions
+from penstock.broker.subscription import Subscription
+from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.files import FileSystem
+from penstock.log.reader import ReadResult
+from penstock.log.settings import TopicSettings
+from penstock.log.tokens import AppendToken
+
+# A reader or metadata thread that has not answered by then never will.
+PATIENCE_S = 20.0
+MILLISECOND_US = 1_000
+
+ANYBODY = Principal("anybody", "admin", (), None)
+
+
+class Bench:
+    """`settle` lets everything happen that is on its way; `advance` lets time pass."""
+
+    def __init__(
+        self,
+        directory: str,
+        options: BrokerOptions | None = None,
+        *,
+        files: FileSystem | None = None,
+        cache_bytes: int = 64 * 1024 * 1024,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock if clock is not None else Clock()
+        self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self.engine = EmbeddedEngine(
+            directory,
+            EngineOptions(commit_threads=0, cache_bytes=cache_bytes, defaults=TopicSettings()),
+            post=self._posted.put,
+            files=files,
+            clock_us=self.clock,
+        )
+        self.access = Access(
+            self.engine.metadata,
+            [],
+            development_key=True,
+            anonymous=ANYBODY,
+            post=self._posted.put,
+            clock_us=self.clock,
+        )
+        self.broker = Broker(
+            self.engine,
+            self.access,
+            options if options is not None else BrokerOptions(),
+            self.clock,
+            self.schedule,
+        )
+
+    def close(self) -> None:
+        self.broker.close()
+        self.access.close()
+        self.engine.close()
+
+    def schedule(self, delay_s: float, callback: Callable[[], None]) -> None:
+        due_us = self.clock.now_us + round(delay_s * 1_000_000)
+        heapq.heappush(self._timers, (due_us, next(self._numbers), callback))
+
+    # --- letting things happen -------------------------------------------------------------------
+
+    def run_posted(self) -> int:
+        """Runs completions and timers that are due now; gives how many."""
+        done = 0
+        while True:
+            try:
+                self._posted.get_nowait()()
+            except queue.Empty:
+                if not self._timers or self._timers[0][0] > self.clock.now_us:
+                    return done
+                heapq.heappop(self._timers)[2]()
+            done += 1
+
+    def wait_for(self, condition: Callable[[], object]) -> int:
+        """Runs completions until the condition holds; gives how many."""
+        done = 0
+        while not condition():
+            self._posted.get(timeout=PATIENCE_S)()
+            done += 1
+        return done
+
+    def settle(self) -> None:
+        """Until nothing is on its way to the log or to the metadata."""
+        while self._turn():
+            continue
+
+    def _turn(self) -> bool:
+        """One round of all that is on its way; whether there was anything."""
+        written = 0
+        while self.engine.commit.step():
+            written += 1
+        passed: list[object] = []
+        asked = threading.Event()
+
+        def mark(_: sqlite3.Connection) -> None:
+            """Changes nothing: whatever was submitted before it has called back when it does."""
+            asked.wait(PATIENCE_S)
+
+        self.engine.metadata.submit(mark).add_done_callback(passed.append)
+        asked.set()
+        # The mark itself is one.
+        return self.wait_for(lambda: passed) + self.run_posted() + written > 1
+
+    def advance(self, milliseconds: float) -> None:
+        """Time passes, timer by timer."""
+        end_us = self.clock.now_us + round(milliseconds * MILLISECOND_US)
+        while self._timers and self._timers[0][0] <= end_us:
+            self.clock.now_us = max(self.clock.now_us, self._timers[0][0])
+            heapq.heappop(self._timers)[2]()
+        self.clock.now_us = end_us
+
+    # --- short cuts ------------------------------------------------------------------------------
+
+    def publish(
+        self, topic: str, *values: bytes, at_most_once: bool = False, spread: int = 0
+    ) -> AppendToken:
+        """Published and durable."""
+        token = self.broker.publish(
+            ANYBODY, topic, list(values), at_most_once=at_most_once, spread=spread
+        )
+        self.settle()
+        return token
+
+    def subscribe(self, topic: str, qos: int = 1, user: object = "user") -> Subscription:
+        return self.broker.subscribe(ANYBODY, topic, qos, user)
+
+    def take(self, subscription: Subscription, most: int = 1_000) -> dict[int, bytes]:
+        """What a poll would deliver, by tag, in order."""
+        runs = subscription.take(most, 1 << 30, self.clock.now_us)
+        self.broker.dead_letters.bury(subscription)
+        return self.collect(subscription.topic, runs)
+
+    def collect(self, topic: str, runs: list[Run]) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        done: list[Any] = []
+        self.broker.collect(topic, runs, done.append)
+        self.wait_for(lambda: done)
+        for run, views in done[0]:
+            for view in views:
+                for record in view.records():
+                    found[run.first_tag + record.offset - run.first_offset] = record.value
+        return found
+
+    def read(self, topic: str, partition: int = 0, offset: int = 0) -> ReadResult:
+        token = self.engine.read(topic, partition, offset, 1 << 30)
+        self.wait_for(lambda: token.done)
+        return token.result()
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes]:
+        return [value for view in self.read(topic, partition).views for value in view.values()]
+
+
+def numbered(numbers: Sequence[int]) -> list[bytes]:
+    return [b"%d" % number for number in numbers]

@@ -1,0 +1,141 @@
+"""The broker's calls: access, topics on demand, limits, lifetime of subscriptions."""
+
+from pathlib import Path
+
+import pytest
+from broker.bench import ANYBODY, Bench, numbered
+
+from penstock.broker.access import Principal
+from penstock.broker.broker import MAX_LOOSE_OFFSETS
+from penstock.broker.errors import BrokerError, Code
+from penstock.broker.options import BrokerOptions
+from penstock.log.settings import TopicSettings
+
+READER = Principal("reader", "reader", ("allowed*",), None)
+
+
+def code_of(caught: pytest.ExceptionInfo[BrokerError]) -> Code:
+    return caught.value.code
+
+
+def test_publish_and_subscribe_make_the_topic(bench: Bench) -> None:
+    bench.publish("by publish", b"x")
+    bench.subscribe("by subscribe")
+    assert [info.name for info in bench.engine.topics()] == ["by publish", "by subscribe"]
+
+
+def test_who_may_not_gets_no_topic_either(bench: Bench) -> None:
+    with pytest.raises(BrokerError) as caught:
+        bench.broker.publish(READER, "allowed", [b"x"])
+    assert code_of(caught) is Code.NOT_AUTHORIZED
+    with pytest.raises(BrokerError) as caught:
+        bench.broker.subscribe(READER, "other", 1, "user")
+    assert code_of(caught) is Code.NOT_AUTHORIZED
+    assert bench.engine.topics() == []
+    assert bench.broker.subscribe(READER, "allowed too", 1, "user").id == 1
+
+
+def test_publishers_are_spread_and_each_stays_where_it_is(bench: Bench) -> None:
+    bench.engine.create_topic("t", 3)
+    for number in range(6):
+        bench.publish("t", b"%d" % number, spread=number % 2 + 1)
+    assert bench.values("t", 0) == []
+    assert bench.values("t", 1) == numbered([0, 2, 4])
+    assert bench.values("t", 2) == numbered([1, 3, 5])
+
+
+def test_a_record_over_the_limit_of_the_topic(bench: Bench) -> None:
+    bench.engine.create_topic("t", 1, TopicSettings(record_bytes=10))
+    assert bench.broker.record_limit("t") == 10
+    with pytest.raises(BrokerError) as caught:
+        bench.broker.publish(ANYBODY, "t", [b"x", b"y" * 11])
+    assert code_of(caught) is Code.RECORD_TOO_LARGE
+    with pytest.raises(BrokerError) as caught:
+        bench.broker.append(ANYBODY, "t", 0, [b"x", b"y" * 11])
+    assert code_of(caught) is Code.RECORD_TOO_LARGE
+    bench.settle()
+    assert bench.values("t") == []
+
+
+def test_while_stopping_nothing_durable_begins(bench: Bench) -> None:
+    bench.publish("t", b"x")
+    bench.broker.stopping = True
+    for topic in ("t", "new"):
+        with pytest.raises(BrokerError) as caught:
+            bench.broker.publish(ANYBODY, topic, [b"y"])
+        assert code_of(caught) is Code.SHUTTING_DOWN
+    assert bench.engine.topic("new") is None
+
+
+def test_reads_that_need_the_disk_keep_the_order(tmp_path: Path) -> None:
+    bench = Bench(str(tmp_path / "data"), cache_bytes=0)
+    bench.engine.create_topic("t", 2)
+    one = bench.subscribe("t")
+    bench.settle()
+    for number in range(10):
+        bench.broker.publish(ANYBODY, "t", [b"%d" % number] * 3, spread=number)
+        bench.settle()
+        bench.wait_for(lambda last=number: one.queued_messages == 3 * last + 3)  # type: ignore[misc]  # mypy/12557
+    assert list(bench.take(one).values()) == [v for v in numbered(range(10)) for _ in range(3)]
+    bench.close()
+
+
+def test_an_orphan_lives_on_for_a_while(bench: Bench) -> None:
+    one = bench.subscribe("t", user="a")
+    subscriptions = bench.broker.subscriptions
+    bench.settle()
+    assert subscriptions.use(one.id, ANYBODY, "b") is one
+    subscriptions.leave("a")
+    bench.advance(70_000)
+    assert len(subscriptions) == 1, "somebody else uses it"
+    subscriptions.leave("b")
+    bench.publish("t", b"kept")
+    bench.advance(59_800)
+    assert subscriptions.use(one.id, ANYBODY, "c") is one
+    assert bench.take(one) == {1: b"kept"}
+    subscriptions.leave("c")
+    bench.advance(60_200)
+    assert subscriptions.use(one.id, ANYBODY, "d") is None
+    assert subscriptions.counters.orphans_expired == 1
+    bench.settle()
+    assert bench.engine.metadata.query("SELECT id FROM backlogs") == []
+
+
+def test_ids_start_at_1_and_are_not_used_again(bench: Bench) -> None:
+    first = bench.subscribe("t")
+    bench.broker.subscriptions.remove(first)
+    assert (first.id, bench.subscribe("t").id) == (1, 2)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_who_may_use_a_subscription(tmp_path: Path, owned: bool) -> None:
+    bench = Bench(str(tmp_path / "data"), BrokerOptions(owned_subscriptions=owned))
+    one = bench.subscribe("t")
+    found = bench.broker.subscriptions.use(one.id, READER, "other")
+    assert (found is None) == owned
+    assert bench.broker.subscriptions.use(one.id, ANYBODY, "same") is one
+    bench.close()
+
+
+def test_time_goes_on_after_a_defect(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in one tick must not end retries and expiry for good."""
+    one = bench.subscribe("t")
+    bench.publish("t", b"x")
+    bench.take(one)
+
+    def broken() -> None:
+        raise RuntimeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.broker.subscriptions, "tick", broken)
+        with pytest.raises(RuntimeError):
+            bench.advance(100)
+    bench.advance(100)
+    assert one.inflight_messages == 0
+
+
+def test_offsets_of_partitions_that_do_not_exist_stay_bounded(bench: Bench) -> None:
+    for number in range(MAX_LOOSE_OFFSETS + 1):
+        assert bench.broker.commit_offset(ANYBODY, "g", "nowhere", number, 7) is None
+    assert bench.broker.loose_offset("g", "nowhere", 0) is None
+    assert bench.broker.loose_offset("g", "nowhere", MAX_LOOSE_OFFSETS) == 7

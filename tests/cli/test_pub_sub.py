@@ -1,0 +1,215 @@
+"""`penstock pub` and `penstock sub` against servers that are not ours, in this process."""
+
+import io
+from collections.abc import Iterator
+
+import pytest
+from client.peer import BlipMQPeer, JsonServer, Peer, closes, silent
+
+from penstock.cli import main as cli
+from penstock.cli.pub import REQUEST_RECORDS, MessageTooLong, lines, repeated, requests, whole
+from penstock.client.blocking import LoopThread
+from penstock.wire import blipmq as wire
+
+
+@pytest.fixture(autouse=True)
+def no_contexts(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_KEY", "secret")
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.stop()
+
+
+class Served:
+    """A peer on a loop of its own, while the command runs in this thread."""
+
+    def __init__(self, thread: LoopThread, peer: Peer) -> None:
+        self._thread = thread
+        self.peer = peer
+
+    def __enter__(self) -> str:
+        self._thread.run(self.peer.__aenter__())
+        return self.peer.address
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.run(self.peer.__aexit__(None, None, None))
+
+
+class Stdin:
+    """What the command reads instead of the terminal."""
+
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+    def isatty(self) -> bool:
+        return False
+
+
+def test_messages_from_the_command_line(thread: LoopThread) -> None:
+    blipmq = BlipMQPeer()
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["pub", "demo", "hi", "--server", server]) == 0
+        assert cli.main(["pub", "demo", "x", "-n", "2500", "--qos", "0", "--server", server]) == 0
+    assert blipmq.published == [("demo", 1, b"hi")] + [("demo", 0, b"x")] * 2500
+
+
+def test_messages_from_stdin_and_files(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    blipmq = BlipMQPeer()
+    with Served(thread, Peer(blipmq.script)) as server:
+        monkeypatch.setattr("sys.stdin", Stdin(b"one\n\ntwo\r\nlast"))
+        assert cli.main(["pub", "demo", "--server", server]) == 0
+        monkeypatch.setattr("sys.stdin", Stdin(b"all\nof it\n"))
+        assert cli.main(["pub", "demo", "-", "--raw", "--server", server]) == 0
+        with open(f"{tmp_path}/input", "wb") as file:
+            file.write(b"from a file\n")
+        assert cli.main(["pub", "demo", "-f", f"{tmp_path}/input", "--server", server]) == 0
+    values = [b"one", b"", b"two\r", b"last", b"all\nof it\n", b"from a file"]
+    assert [value for _, _, value in blipmq.published] == values
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(500, 1), (401, 5)])
+def test_a_refused_message_is_a_failure(
+    thread: LoopThread, capsys: pytest.CaptureFixture[str], code: int, exit_code: int
+) -> None:
+    blipmq = BlipMQPeer()
+    blipmq.refused[b"bad"] = wire.Nack(code, "not this one")
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["pub", "demo", "bad", "--server", server]) == exit_code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("penstock: ")
+    assert "not this one" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_connection_that_ends_before_the_confirmation(
+    thread: LoopThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blipmq = BlipMQPeer()
+    blipmq.cut_at.add(b"cut")
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["pub", "demo", "cut", "--server", server]) == 4
+    assert "1 messages were not confirmed" in capsys.readouterr().err
+
+
+def test_wrong_key_no_server_no_answer(
+    thread: LoopThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Served(thread, Peer(BlipMQPeer().script)) as server:
+        assert cli.main(["pub", "demo", "hi", "--server", server, "--key", "wrong"]) == 5
+        assert cli.main(["sub", "demo", "--server", server, "--key", "wrong"]) == 5
+    assert cli.main(["pub", "demo", "hi", "--server", server]) == 4
+    for script in (silent, closes()):
+        with Served(thread, Peer(script)) as server:
+            arguments = ["pub", "demo", "hi", "--server", server, "--timeout", "0.1"]
+            assert cli.main(arguments) == 4
+    assert capsys.readouterr().err.count("\n") == 5
+
+
+def test_rustlog_with_the_nearest_topic(
+    thread: LoopThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = JsonServer()
+    with Served(thread, Peer(server.script)) as address:
+        options = ["--protocol", "rustlog", "--server", address]
+        assert cli.main(["pub", "demo", "hi", "-n", "3", *options]) == 0
+        assert (
+            cli.main(["sub", "demo", "--from", "1", "-n", "2", "--format", r"%o:%v\n", *options])
+            == 0
+        )
+        assert cli.main(["sub", "demo", "-g", "g", "--from", "earliest", "-n", "1", *options]) == 0
+        assert capsys.readouterr().out == "1:hi\n2:hi\nhi\n"
+        assert server.committed == {"g": 1}
+        # This server has no ListTopics: the error stands alone.
+        assert cli.main(["pub", "no", "hi", *options]) == 3
+    assert "partition not found: topic=no, partition=0" in capsys.readouterr().err
+    assert server.log == [b"hi"] * 3
+
+
+def test_sub_ends_when_nothing_comes(
+    thread: LoopThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Served(thread, Peer(BlipMQPeer().script)) as server:
+        assert cli.main(["sub", "demo", "--idle", "0.05", "--server", server]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "subscribed to demo with QoS 1; Ctrl-C ends\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pub"],
+        ["pub", "demo", "hi", "--qos", "2"],
+        ["pub", "demo", "hi", "--raw"],
+        ["pub", "demo", "hi", "--file", "x"],
+        ["pub", "demo", "--count", "2"],
+        ["pub", "demo", "hi", "--protocol", "smtp"],
+        ["pub", "demo", "hi", "--server", "a:b"],
+        ["pub", "demo", "hi", "--timeout", "0"],
+        ["sub", "demo", "--from", "earliest"],
+        ["sub", "demo", "--protocol", "rustlog", "--from", "2026-01-01"],
+        ["sub", "demo", "--json", "--format", "%v"],
+        ["sub", "demo", "--format", "%q"],
+        ["cat", "demo", "--from", "soon"],
+        ["cat", "demo", "--http", "ftp://x"],
+        ["topic", "set", "demo"],
+        ["group", "reset", "g", "--topic", "t", "--to", "-5"],
+    ],
+)
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("penstock: ")
+    assert captured.err.count("\n") == 1
+
+
+# ---- the input ----
+
+
+class Dripping(io.BytesIO):
+    """A pipe that gives three bytes at a time."""
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return super().read1(3)
+
+
+@pytest.mark.parametrize("kind", [io.BytesIO, Dripping])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"", []),
+        (b"a", [b"a"]),
+        (b"a\n", [b"a"]),
+        (b"a\n\nlonger line\nend", [b"a", b"", b"longer line", b"end"]),
+        (b"\n", [b""]),
+    ],
+)
+def test_lines(kind: type[io.BytesIO], text: bytes, expected: list[bytes]) -> None:
+    assert [line for chunk in lines(kind(text)) for line in chunk] == expected
+
+
+def test_input_that_no_frame_holds() -> None:
+    big = io.BytesIO(b"ok\n" + bytes(17 * 1024 * 1024))
+    with pytest.raises(MessageTooLong, match="message 2 is longer"):
+        list(lines(big))
+    big.seek(0)
+    with pytest.raises(MessageTooLong, match="message 1 is longer"):
+        list(whole(big))
+
+
+def test_pieces() -> None:
+    assert [len(chunk) for chunk in repeated(b"x", 2500)] == [1000, 1000, 500]
+    assert [len(chunk) for chunk in repeated(bytes(3 * 1024 * 1024), 2)] == [1, 1]
+    small = list(requests([b"x"] * (REQUEST_RECORDS + 1)))
+    assert [len(piece) for piece in small] == [REQUEST_RECORDS, 1]
+    large = list(requests([bytes(700_000)] * 3))
+    assert [len(piece) for piece in large] == [1, 1, 1]
+    assert list(requests([])) == []

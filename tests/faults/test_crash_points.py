@@ -1,0 +1,203 @@
+"""Power goes at every single point: a fixed workload, and recovery after each prefix of its operations.
+
+The workload appends (plain, keyed, from idempotent producers), rolls, seals, trims, merges and compacts.
+At each point: every acknowledged record is there, dense and in order, nothing else is; repeats of what is
+there are recognised; recovering twice equals recovering once; and power may go again while recovery runs.
+Nothing is random but the way in which sectors tear, and that comes from seeds.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from faults.log_kit import OpenLog, fresh_disk, from_producer, numbered
+from kit.records import Row, build
+from kit.simulated_disk import SimulatedDisk
+from kit.torn_content import PURE_MODES, CrashMode
+
+from penstock.log import cleaner
+from penstock.log.batch import Batch
+from penstock.log.recovery import recover
+from penstock.log.settings import TopicSettings
+
+SETTINGS = TopicSettings(segment_bytes=900, retention_ms=0, tombstone_ms=0)
+COMPACTED = TopicSettings(segment_bytes=900, cleanup="compact", tombstone_ms=0)
+
+
+@dataclass
+class History:
+    """What was sent where, and how many operations the disk had done when it was promised."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    # (operations, end of the acknowledged records)
+    acknowledged: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    # (operations before the call, start that it asked for)
+    trims: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    # (operations before the first call that may remove, offsets that it may remove)
+    removals: list[tuple[int, frozenset[int]]] = field(default_factory=list)
+    # (base offset, batch) of idempotent producers
+    produced: list[tuple[int, Batch]] = field(default_factory=list)
+
+    def acknowledged_end(self, operation: int) -> int:
+        return max(end for done, end in self.acknowledged if done <= operation)
+
+    def starts(self, operation: int) -> set[int]:
+        begun = [start for before, start in self.trims if before <= operation]
+        return set(begun[-2:])
+
+    def removable(self, operation: int) -> set[int]:
+        return {o for before, offsets in self.removals if before <= operation for o in offsets}
+
+
+class Writer:
+    """Runs the workload and keeps its history."""
+
+    def __init__(self, settings: TopicSettings) -> None:
+        self.disk = fresh_disk()
+        self.log = OpenLog(self.disk, settings, cache_bytes=0)
+        self.history = History()
+        self._values = numbered()
+
+    def append(self, *batches: list[Row] | tuple[int, int]) -> None:
+        """One group: rows, or (producer, sequence) for an idempotent batch of two records."""
+        sent = []
+        for what in batches:
+            if isinstance(what, tuple):
+                rows = [Row(next(self._values)), Row(next(self._values))]
+                batch = from_producer(rows, what[0], 0, what[1])
+            else:
+                rows, batch = what, build(what)
+            sent.append((rows, batch, self.log.queue(batch)))
+        self.log.run()
+        for rows, batch, token in sent:
+            base = token.result()
+            self.history.rows.update({base + n: row for n, row in enumerate(rows)})
+            if batch.producer_id:
+                self.history.produced.append((base, batch))
+        end = self.log.partition.visible_offset
+        self.history.acknowledged.append((len(self.disk.operations), end))
+
+    def plain(self, count: int = 1) -> list[Row]:
+        return [Row(next(self._values)) for _ in range(count)]
+
+    def keyed(self, *keys: bytes) -> list[Row]:
+        return [Row(next(self._values), key=key) for key in keys]
+
+    def trim(self, offset: int) -> None:
+        self.history.trims.append((len(self.disk.operations), offset))
+        self.log.partition.trim(offset)
+
+    def compact(self) -> cleaner.Cleaned:
+        newest = {row.key: offset for offset, row in self.history.rows.items()}
+        old = {
+            offset
+            for offset, row in self.history.rows.items()
+            if row.key is not None and (newest[row.key] > offset or not row.value)
+        }
+        self.history.removals.append((len(self.disk.operations), frozenset(old)))
+        return cleaner.compact(self.log.partition, 1)
+
+
+def merging_workload() -> Writer:
+    writer = Writer(SETTINGS)
+    writer.append((7, 0))
+    writer.append(writer.plain(2), (7, 1), writer.plain(3), (8, 0))
+    writer.append((7, 2), (7, 3), writer.plain(), writer.plain(2), (8, 1))
+    writer.append(writer.plain(12))
+    assert cleaner.merge_small_batches(writer.log.partition).segments >= 2
+    writer.append(writer.plain(), (8, 2))
+    writer.trim(9)
+    writer.append(writer.plain(2), writer.plain(5))
+    writer.log.close()
+    return writer
+
+
+def compacting_workload() -> Writer:
+    writer = Writer(COMPACTED)
+    writer.append(writer.keyed(b"a", b"b", b"a"), (7, 0))
+    writer.append(writer.keyed(b"c", b"a"), writer.keyed(b"b"), (7, 1))
+    writer.append([Row(b"", key=b"c")], writer.keyed(b"d", b"d"), writer.plain())
+    writer.append(writer.keyed(b"e", b"d", b"a", b"e"), writer.plain(4))
+    assert writer.compact().records_removed >= 4
+    writer.append(writer.keyed(b"d", b"a"), (7, 2), writer.keyed(b"f", b"b", b"f"))
+    writer.trim(3)
+    assert writer.compact().records_removed >= 1
+    writer.append(writer.plain())
+    writer.log.die()
+    return writer
+
+
+def check_found(disk: SimulatedDisk, writer: Writer, operation: int, acknowledged: int) -> None:
+    """Opens the log like a new process does, and looks at everything."""
+    history = writer.history
+    log = OpenLog(disk, writer.log.partition.settings, cache_bytes=0)
+    partition = log.partition
+    assert partition.recovered.damages == []
+    assert partition.start_offset in history.starts(operation)
+    assert acknowledged <= partition.next_offset
+    found = log.records()
+    expected = {
+        offset: history.rows[offset]
+        for offset in range(partition.start_offset, partition.next_offset)
+    }
+    missing = set(expected) - set(found)
+    assert missing <= history.removable(operation), "acknowledged records are gone"
+    assert found == {offset: row for offset, row in expected.items() if offset not in missing}
+    end = partition.next_offset
+    for base, batch in history.produced:
+        token = log.send(batch)
+        if base < end:
+            assert token.repeated and token.result() in (base, -1)
+        else:
+            assert token.result() == partition.next_offset - 2, "sent again after it was lost"
+    log.die()
+
+
+def workload_points(
+    make: Callable[[], Writer], seeds: range
+) -> Iterator[tuple[Writer, int, CrashMode, SimulatedDisk]]:
+    writer = make()
+    for point in writer.disk.crash_points(PURE_MODES, seeds):
+        yield writer, point.operation, point.mode, point.disk
+
+
+WORKLOADS = pytest.mark.parametrize(
+    "make", [merging_workload, compacting_workload], ids=["merging", "compacting"]
+)
+
+
+@WORKLOADS
+def test_power_loss_at_every_point(make: Callable[[], Writer]) -> None:
+    for writer, operation, _, disk in workload_points(make, range(3)):
+        acknowledged = writer.history.acknowledged_end(operation)
+        check_found(disk, writer, operation, acknowledged)
+
+
+@WORKLOADS
+def test_recovering_twice_equals_recovering_once(make: Callable[[], Writer]) -> None:
+    for writer, _, _, disk in workload_points(make, range(2)):
+        settings = writer.log.partition.settings
+        recover(disk, "/log")
+        once = disk.contents()
+        second = recover(disk, "/log")
+        assert disk.contents() == once
+        assert second.cut_bytes == 0
+        OpenLog(disk, settings).die()
+        sealed = disk.contents()
+        OpenLog(disk, settings).die()
+        assert disk.contents() == sealed
+
+
+@WORKLOADS
+def test_power_loss_during_recovery(make: Callable[[], Writer]) -> None:
+    """Every point of the recovery, after the points of the workload where it has most to do."""
+    tried = 0
+    for writer, operation, mode, disk in workload_points(make, range(1)):
+        if mode != "tear512":
+            continue
+        acknowledged = writer.history.acknowledged_end(operation)
+        OpenLog(disk, writer.log.partition.settings).die()
+        for again in disk.crash_points(("drop", "tear512")):
+            check_found(again.disk, writer, operation, acknowledged)
+            tried += 1
+    assert tried > 400

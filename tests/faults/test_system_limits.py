@@ -1,0 +1,36 @@
+"""Limits of a real system, in child processes that have them: descriptors and the size of files.
+
+RLIMIT_FSIZE is the honest full disk that needs no rights: the kernel writes what still fits, and then
+nothing. What each errno of a full disk gives is in test_disk_errors.py.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHILD = Path(__file__).with_name("limits_child.py")
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def run_child(what: str, directory: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(CHILD), what, str(directory)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+@pytest.mark.timeout(180)
+def test_ten_thousand_partitions_with_1024_descriptors(tmp_path: Path) -> None:
+    run_child("descriptors", tmp_path)
+
+
+def test_files_that_cannot_grow_and_then_can(tmp_path: Path) -> None:
+    run_child("size", tmp_path)

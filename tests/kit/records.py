@@ -1,0 +1,61 @@
+"""Records for tests of the log: random ones with every column, and comparing them with views."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from penstock.log.batch import Batch
+from penstock.log.builder import BatchBuilder
+from penstock.log.view import BatchView, Record
+
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a record holds, without its offset."""
+
+    value: bytes
+    time_us: int = 0
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    expiry_us: int = 0
+
+
+SHORT = st.binary(max_size=20)
+ROWS = st.builds(
+    Row,
+    value=SHORT,
+    time_us=st.one_of(st.just(7), I64),
+    key=st.one_of(st.none(), SHORT),
+    headers=st.lists(st.tuples(SHORT, SHORT), max_size=3).map(tuple),
+    expiry_us=st.one_of(st.just(0), st.integers(0, (1 << 63) - 1)),
+)
+# Around multiples of eight, where padding and validity bits have their edges.
+SOME_ROWS = st.lists(ROWS, min_size=1, max_size=18)
+
+
+def build(rows: Sequence[Row], offsets: Sequence[int] | None = None) -> Batch:
+    builder = BatchBuilder()
+    for number, row in enumerate(rows):
+        offset = offsets[number] if offsets is not None else -1
+        builder.add(row.value, row.time_us, row.key, list(row.headers), row.expiry_us, offset)
+    return builder.build()
+
+
+def stored(batch: Batch, base_offset: int = 0, durable_offset: int = 0) -> bytes:
+    """The batch as it lies in a file."""
+    return batch.stamp(base_offset, durable_offset) + batch.body
+
+
+def row_of(record: Record) -> Row:
+    return Row(record.value, record.time_us, record.key, tuple(record.headers), record.expiry_us)
+
+
+def rows_of(views: Sequence[BatchView]) -> list[Row]:
+    return [row_of(record) for view in views for record in view.records()]
+
+
+def offsets_of(views: Sequence[BatchView]) -> list[int]:
+    return [record.offset for view in views for record in view.records()]

@@ -1,0 +1,34 @@
+"""Fixtures of the log's tests: an engine on a directory of its own, on files that can fail."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.engines import Opener
+from kit.faulty_files import FaultyFiles
+
+from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.files import RealFiles
+
+
+@pytest.fixture
+def files() -> FaultyFiles:
+    return FaultyFiles(RealFiles())
+
+
+@pytest.fixture
+def opened(tmp_path: Path, files: FaultyFiles) -> Iterator[Opener]:
+    """Opens the engine on the directory of this test; closes what is left open."""
+    engines: list[EmbeddedEngine] = []
+
+    def open_engine(options: EngineOptions | None = None, **more: object) -> EmbeddedEngine:
+        for engine in engines:
+            engine.close()
+        engine = EmbeddedEngine(str(tmp_path / "data"), options, files=files, **more)  # type: ignore[arg-type]  # keywords of the engine
+        engines.append(engine)
+        return engine
+
+    yield open_engine
+    files.clear()
+    for engine in engines:
+        engine.close()

@@ -1,0 +1,145 @@
+"""The embedded engine: threads, timers, maintenance, start and close."""
+
+import errno
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kit.engines import WAIT_S, Opener, batch, make, put, values_of
+from kit.faulty_files import FaultyFiles
+from kit.partitions import Clock
+from kit.records import Row, build
+
+from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.errors import LogClosed
+from penstock.log.lock import DataDirectoryInUse
+from penstock.log.metadata_schema import MIGRATIONS
+
+
+def test_interval_is_flushed_by_its_timer(opened: Opener) -> None:
+    now = [50.0]
+    engine = opened(EngineOptions(commit_threads=0), monotonic=lambda: now[0])
+    make(engine, "orders", durability="interval", flush_interval_ms=100)
+    token = engine.append("orders", 0, batch(b"v"))
+    assert engine.commit.step() and token.done
+    partition = engine.catalogue.partition("orders", 0)
+    assert (partition.visible_offset, partition.flushed_offset) == (1, 0)
+    now[0] += 0.09
+    assert not engine.commit.step()
+    now[0] += 0.01
+    assert engine.commit.step()
+    assert partition.flushed_offset == 1
+
+
+@pytest.mark.parametrize("durability", ["ack", "interval", "none"])
+def test_close_writes_and_flushes_what_was_accepted(opened: Opener, durability: str) -> None:
+    engine = opened(EngineOptions(commit_threads=0))
+    make(engine, "orders", durability=durability)
+    written = engine.append("orders", 0, batch(b"one"))
+    engine.commit.step()
+    queued = engine.append("orders", 0, batch(b"two"))
+    partition = engine.catalogue.partition("orders", 0)
+    engine.close()
+    engine.close()
+    assert (written.result(0), queued.result(0)) == (0, 1)
+    assert partition.flushed_offset == 2
+    with pytest.raises(LogClosed):
+        partition.append(batch(b"late"))
+    assert values_of(opened(), "orders") == [b"one", b"two"]
+
+
+def test_close_goes_on_when_a_checkpoint_cannot_be_written(
+    opened: Opener, files: FaultyFiles
+) -> None:
+    engine = opened(EngineOptions(commit_threads=0))
+    make(engine, "orders", 2)
+    tokens = [engine.append("orders", number, batch(b"v")) for number in (0, 1)]
+    files.fail("create", errno.ENOSPC, suffix="checkpoint.tmp")
+    engine.close()
+    assert [token.result(0) for token in tokens] == [0, 0]
+    again = opened()
+    assert values_of(again, "orders") == values_of(again, "orders", 1) == [b"v"]
+
+
+def test_flushes_are_observed(opened: Opener) -> None:
+    seen: list[tuple[float, int]] = []
+    engine = opened(observe_flush=lambda seconds, records: seen.append((seconds, records)))
+    make(engine, "orders")
+    put(engine, "orders", b"one", b"two")
+    assert [records for _, records in seen] == [2]
+    assert seen[0][0] >= 0
+
+
+def test_maintenance_runs_over_all_partitions(opened: Opener) -> None:
+    clock = Clock(10_000_000)
+    engine = opened(clock_us=clock)
+    make(engine, "old", segment_bytes=4096, retention_ms=1000)
+    make(engine, "keyed", segment_bytes=4096, cleanup="compact", tombstone_ms=0)
+    for number in range(8):
+        put(engine, "old", b"x" * 2000, time_us=number)
+        row = Row(b"%d" % number + b"x" * 1000, number, b"k")
+        engine.append("keyed", 0, build([row])).result(WAIT_S)
+    engine.close()
+    engine = opened(clock_us=clock)
+    engine.maintain()
+    earliest, latest = engine.offsets("old", 0)
+    assert latest == 8 and earliest > 4
+    assert len(values_of(engine, "keyed")) < 8
+    assert values_of(engine, "keyed")[-1].startswith(b"7")
+
+
+def test_maintenance_of_one_partition_does_not_keep_it_from_the_others(
+    opened: Opener, files: FaultyFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = opened(clock_us=Clock(10_000_000))
+    for name in ("a", "b"):
+        make(engine, name, segment_bytes=4096, retention_ms=1000)
+        for number in range(8):
+            put(engine, name, b"x" * 2000, time_us=number)
+    files.fail("create", errno.ENOSPC, suffix="start.tmp")
+    with caplog.at_level(logging.WARNING):
+        engine.maintain()
+    assert "maintenance of" in caplog.text
+    assert sorted(engine.offsets(name, 0)[0] > 0 for name in ("a", "b")) == [False, True]
+
+
+def test_a_second_engine_on_the_same_directory_is_refused(opened: Opener, tmp_path: Path) -> None:
+    opened()
+    with pytest.raises(DataDirectoryInUse):
+        EmbeddedEngine(str(tmp_path / "data"))
+
+
+def test_a_failed_open_lets_the_next_one_in(opened: Opener, tmp_path: Path) -> None:
+    opened().close()
+    with closing(sqlite3.connect(tmp_path / "data" / "metadata.db")) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(Exception, match="99"):
+        EmbeddedEngine(str(tmp_path / "data"))
+    with closing(sqlite3.connect(tmp_path / "data" / "metadata.db")) as database:
+        database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    assert opened().topics() == []
+
+
+def test_damage_and_torn_tails_are_logged_at_start(
+    opened: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = opened()
+    make(engine, "torn")
+    make(engine, "damaged")
+    for name in ("torn", "damaged"):
+        put(engine, name, b"one")
+        put(engine, name, b"two")
+    engine.close()
+    directory = tmp_path / "data" / "topics"
+    (log,) = (directory / "torn" / "0").glob("*.log")
+    log.write_bytes(log.read_bytes() + b"torn")
+    (log,) = (directory / "damaged" / "0").glob("*.log")
+    log.write_bytes(b"x" + log.read_bytes()[1:])
+    engine = opened()
+    assert "torn tail of 4 bytes cut" in caplog.text
+    assert "damaged at byte 0: no batch magic; offsets 0 to 0 cannot be read" in caplog.text
+    assert "damaged/0" in engine.partition_info("damaged", 0).damages[0]
+    assert values_of(engine, "damaged", offset=1) == [b"two"]
+    assert values_of(engine, "torn") == [b"one", b"two"]

@@ -1,0 +1,207 @@
+"""The embedded engine: topics from creation to deletion, and the offsets of groups."""
+
+import errno
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from kit.engines import WAIT_S, BusyMetadata, Opener, batch, flushed, make, put, settle, values_of
+from kit.faulty_files import FaultyFiles
+
+from penstock.log.errors import LogClosed, UnknownPartition, UnknownTopic
+from penstock.log.settings import TopicSettings
+
+
+def test_create_describe_list_delete(opened: Opener) -> None:
+    engine = opened()
+    for name in ("b", "a"):
+        make(engine, name, 2)
+    assert [info.name for info in engine.topics()] == ["a", "b"]
+    info = engine.topic("a")
+    assert info is not None and (info.partitions, info.settings) == (2, TopicSettings())
+    put(engine, "a", b"one", b"two", partition=1)
+    described = engine.partition_info("a", 1)
+    assert (described.earliest, described.latest, described.next_offset) == (0, 2, 2)
+    assert (described.segments, described.stopped, described.damages) == (1, None, ())
+    assert described.size_bytes > 0
+    engine.delete_topic("a").result(WAIT_S)
+    assert engine.topic("a") is None
+    with pytest.raises(UnknownTopic):
+        engine.read("a", 0, 0, 1)
+    with pytest.raises(UnknownPartition):
+        engine.append("b", 2, batch(b"v"))
+
+
+def test_topics_and_records_are_there_after_a_restart(opened: Opener) -> None:
+    engine = opened()
+    make(engine, "orders", 2, durability="none")
+    put(engine, "orders", b"one", b"two")
+    put(engine, "orders", b"three", partition=1)
+    before = engine.topics()
+    engine = opened()
+    assert engine.topics() == before
+    assert values_of(engine, "orders") == [b"one", b"two"]
+    assert values_of(engine, "orders", 1) == [b"three"]
+    assert put(engine, "orders", b"four") == 2
+
+
+def test_a_deleted_topic_gives_its_space_back_and_can_be_created_at_once(
+    opened: Opener, tmp_path: Path
+) -> None:
+    engine = opened()
+    make(engine, "orders")
+    put(engine, "orders", b"old" * 1000)
+    old = engine.topic("orders")
+    engine.delete_topic("orders")
+    make(engine, "orders")
+    new = engine.topic("orders")
+    assert old is not None and new is not None and new.id > old.id
+    assert engine.offsets("orders", 0) == (0, 0)
+    assert put(engine, "orders", b"new") == 0
+    engine = opened()
+    assert values_of(engine, "orders") == [b"new"]
+    logs = list((tmp_path / "data" / "topics").rglob("*.log"))
+    assert len(logs) == 1 and logs[0].stat().st_size < 1000
+
+
+def test_a_deleted_topic_keeps_no_file_open(opened: Opener, files: FaultyFiles) -> None:
+    engine = opened()
+    make(engine, "orders")
+    with files.pause("write", suffix=".log") as paused:
+        token = engine.append("orders", 0, batch(b"v"))
+        paused.wait_until_reached()
+        late = engine.append("orders", 0, batch(b"v"))
+        deleting = threading.Thread(target=lambda: engine.delete_topic("orders"))
+        deleting.start()
+        with pytest.raises(LogClosed):
+            late.result(WAIT_S)
+    deleting.join(WAIT_S)
+    assert token.result(WAIT_S) == 0
+    assert len(engine.pool) == 0
+
+
+def test_an_interrupted_delete_finishes_at_the_next_start(
+    opened: Opener, files: FaultyFiles, tmp_path: Path
+) -> None:
+    engine = opened()
+    make(engine, "orders")
+    put(engine, "orders", b"v")
+    files.fail("remove_tree", errno.EIO)
+    engine.delete_topic("orders")
+    settle(engine)
+    engine.close()
+    topics = tmp_path / "data" / "topics"
+    assert [path.name for path in topics.iterdir()] == ["orders"]
+    engine = opened()
+    assert engine.topics() == [] and list(topics.iterdir()) == []
+
+
+def test_names_that_look_alike_hold_their_own_records(opened: Opener) -> None:
+    names = ["..", "a/b", "a%2fb", "A", "a", "%41", ".", "penstock.lock", "ü" * 124]
+    engine = opened()
+    for name in names:
+        make(engine, name)
+        put(engine, name, name.encode())
+    engine = opened()
+    assert {name: values_of(engine, name) for name in names} == {n: [n.encode()] for n in names}
+
+
+def test_settings_and_partitions_change(opened: Opener) -> None:
+    engine = opened()
+    make(engine, "orders")
+    put(engine, "orders", b"before")
+    engine.change_topic("orders", {"durability": "none"}, 3).result(WAIT_S)
+    assert put(engine, "orders", b"after", partition=2) == 0
+    assert engine.catalogue.partition("orders", 2).counters.flushes == 0
+    engine = opened()
+    info = engine.topic("orders")
+    assert info is not None and (info.partitions, info.settings.durability) == (3, "none")
+    assert values_of(engine, "orders") == [b"before"]
+    assert values_of(engine, "orders", 2) == [b"after"]
+
+
+# --- a topic that is still being created ----------------------------------------------------------
+
+
+def test_an_append_waits_for_its_topic_to_be_durable(opened: Opener) -> None:
+    engine = opened()
+    busy = BusyMetadata(engine)
+    engine.create_topic("orders")
+    token = engine.append("orders", 0, batch(b"v"))
+    assert flushed(engine, "orders").wait(WAIT_S)
+    assert not token.done and engine.topic_durable("orders") is not None
+    busy.release()
+    assert token.result(WAIT_S) == 0
+    settle(engine)
+    assert engine.topic_durable("orders") is None
+    assert put(engine, "orders", b"w") == 1
+
+
+def test_a_topic_that_cannot_be_created_takes_its_appends_with_it(
+    opened: Opener, tmp_path: Path
+) -> None:
+    engine = opened()
+    busy = BusyMetadata(engine)
+    engine.metadata.submit(lambda db: db.execute("DROP TABLE topics"))
+    engine.create_topic("orders")
+    creation = engine.topic_durable("orders")
+    token = engine.append("orders", 0, batch(b"v"))
+    assert creation is not None and flushed(engine, "orders").wait(WAIT_S)
+    busy.release()
+    with pytest.raises(sqlite3.OperationalError):
+        token.result(WAIT_S)
+    with pytest.raises(sqlite3.OperationalError):
+        creation.result(WAIT_S)
+    settle(engine)
+    assert engine.topic("orders") is None
+    with pytest.raises(UnknownTopic):
+        engine.append("orders", 0, batch(b"v"))
+    engine.close()
+    assert list((tmp_path / "data" / "topics").iterdir()) == []
+
+
+# --- groups -----------------------------------------------------------------------------------------
+
+
+def test_group_offsets_are_durable(opened: Opener) -> None:
+    engine = opened()
+    make(engine, "orders", 2)
+    assert engine.committed_offset("g", "orders", 0) is None
+    for offset in (3, 7):
+        engine.commit_offset("g", "orders", 0, offset).result(WAIT_S)
+    engine.commit_offset("h", "orders", 1, 1).result(WAIT_S)
+    settle(engine)
+    expected = {"g": {("orders", 0): 7}, "h": {("orders", 1): 1}}
+    assert engine.groups() == expected
+    engine = opened()
+    assert engine.groups() == expected
+    assert engine.committed_offset("g", "orders", 0) == 7
+    with pytest.raises(UnknownPartition):
+        engine.commit_offset("g", "orders", 2, 1)
+
+
+def test_a_deleted_topic_takes_its_group_offsets_with_it(opened: Opener) -> None:
+    engine = opened()
+    make(engine, "orders")
+    engine.commit_offset("g", "orders", 0, 5).result(WAIT_S)
+    settle(engine)
+    busy = BusyMetadata(engine)
+    late = engine.commit_offset("g", "orders", 0, 9)
+    engine.delete_topic("orders")
+    engine.create_topic("orders")
+    busy.release()
+    late.result(WAIT_S)
+    settle(engine)
+    assert engine.committed_offset("g", "orders", 0) is None
+    engine = opened()
+    assert engine.groups() == {}
+
+
+def test_a_commit_for_a_topic_that_is_not_stored_fails(opened: Opener) -> None:
+    engine = opened()
+    make(engine, "orders")
+    engine.metadata.submit(lambda db: db.execute("DELETE FROM topics")).result(WAIT_S)
+    with pytest.raises(UnknownTopic):
+        engine.commit_offset("g", "orders", 0, 5).result(WAIT_S)
+    assert engine.committed_offset("g", "orders", 0) is None

@@ -1,0 +1,199 @@
+"""The metrics page of a real server after real work, and the small parts it is made of."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from kit.echo_server import hang_up, run
+from kit.running_server import Running, running_server
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.broker.access import Principal
+from penstock.log.outcome import Counters
+from penstock.server.counters import Histogram
+from penstock.server.metrics import LoopLag
+from penstock.wire import blipmq, rustlog
+from penstock.wire.rustlog_binary import encode_request
+
+ADMIN = Principal("test", "admin")
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def with_server(data: Path, test: Callable[[Running], Awaitable[None]], **settings: str) -> None:
+    async def body() -> None:
+        async with running_server(data, **settings) as running:
+            await test(running)
+
+    run("uvloop", body)
+
+
+async def scrape(running: Running, path: str = "/metrics") -> Samples:
+    answer = await running.call("GET", path, key=None)
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.body.decode())
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"penstock_{name}", tuple(sorted(labels.items()))]
+
+
+def test_work_shows_in_the_metrics(tmp_path: Path) -> None:
+    async def test(running: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port("tcp"))
+        writer.write(encode_request(rustlog.CreateTopic("t", 1)))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        await reader.readexactly(size)
+        request = encode_request(rustlog.Produce("t", 0, [b"a", b"b", b"c"]))
+        writer.write(request)
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        await reader.readexactly(size)
+        found = await scrape(running)
+        assert value(found, "connections", protocol="rustlog") == 1
+        assert value(found, "connections", protocol="undecided") == 0
+        assert value(found, "connections_opened_total", protocol="rustlog") == 1
+        assert value(found, "frames_received_total", protocol="rustlog") == 2
+        assert value(found, "received_bytes_total", protocol="rustlog") >= len(request)
+        assert value(found, "sent_bytes_total", protocol="rustlog") > 0
+        assert value(found, "appended_records_total") == 3
+        assert value(found, "flushes_total") == 1
+        assert value(found, "flush_duration_seconds_count") == 1
+        assert value(found, "flush_records_sum") == 3
+        assert value(found, "log_end_offset") == 3
+        assert value(found, "log_start_offset") == 0
+        assert value(found, "topics") == value(found, "partitions") == 1
+        await hang_up(writer)
+
+    with_server(tmp_path, test)
+
+
+def test_refusals_show_with_their_reason(tmp_path: Path) -> None:
+    async def test(running: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port("tcp"))
+        writer.write(b"SSH-2.0-OpenSSH\r\n")
+        assert await reader.read() == b""
+        await hang_up(writer)
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port("blipmq"))
+        writer.write(blipmq.encode_hello(1) + blipmq.encode_auth(2, "wrong"))
+        await reader.readexactly(13)
+        await reader.readexactly(4)
+        other = await asyncio.open_connection("127.0.0.1", running.port("blipmq"))
+        assert await other[0].read() == b""
+        found = await scrape(running)
+        assert value(found, "closed_connections_total", reason="unknown_protocol") == 1
+        assert value(found, "refused_connections_total", reason="connections") == 1
+        assert value(found, "failed_logins_total") == 1
+        assert value(found, "errors_total", protocol="blipmq", kind="401") == 1
+        for one in (writer, other[1]):
+            await hang_up(one)
+
+    with_server(tmp_path, test, limits__connections="1")
+
+
+def test_every_name_follows_the_rules(tmp_path: Path) -> None:
+    async def test(running: Running) -> None:
+        await running.call("POST", "/api/v1/topics", {"name": "t"})
+        for path in ("/metrics", "/metrics/partitions"):
+            text = (await running.call("GET", path)).body.decode()
+            families = list(text_string_to_metric_families(text))
+            assert families
+            for family in families:
+                assert family.name.startswith("penstock_")
+                assert family.documentation
+                for sample in family.samples:
+                    assert (family.type == "counter") == sample.name.endswith("_total")
+                    assert not sample.name.endswith(("_ms", "_us", "_kb"))
+
+    with_server(tmp_path, test)
+
+
+def test_topics_are_labels_on_a_page_of_their_own(tmp_path: Path) -> None:
+    async def test(running: Running) -> None:
+        await running.call("POST", "/api/v1/topics", {"name": 'a"b\\', "partitions": 2})
+        await running.server.broker.append(ADMIN, 'a"b\\', 1, [b"x", b"y"])
+        reset = {"topic": 'a"b\\', "to": 0, "partition": 1}
+        await running.call("POST", "/api/v1/groups/g/reset", reset)
+        found = await scrape(running, "/metrics/partitions")
+        labels = {"topic": 'a"b\\', "partition": "1"}
+        assert value(found, "partition_log_start_offset", **labels) == 0
+        assert value(found, "partition_log_end_offset", **labels) == 2
+        assert value(found, "partition_stopped", **labels) == 0
+        assert value(found, "group_lag_records", group="g", **labels) == 2
+        assert b'topic="' not in (await running.call("GET", "/metrics")).body
+
+    with_server(tmp_path, test)
+
+
+def test_totals_never_go_down(tmp_path: Path) -> None:
+    async def test(running: Running) -> None:
+        await running.call("POST", "/api/v1/topics", {"name": "t"})
+        await running.server.broker.append(ADMIN, "t", 0, [b"x"] * 5)
+        assert value(await scrape(running), "appended_records_total") == 5
+        await running.call("DELETE", "/api/v1/topics/t")
+        found = await scrape(running)
+        assert value(found, "appended_records_total") == 5
+        assert value(found, "partitions") == 0
+        await running.call("POST", "/api/v1/topics", {"name": "t"})
+        await running.server.broker.append(ADMIN, "t", 0, [b"x"])
+        assert value(await scrape(running), "appended_records_total") == 6
+
+    with_server(tmp_path, test)
+
+
+def test_a_cut_tail_shows(tmp_path: Path) -> None:
+    async def fill(running: Running) -> None:
+        await running.call("POST", "/api/v1/topics", {"name": "t"})
+        await running.server.broker.append(ADMIN, "t", 0, [b"x"])
+
+    async def look(running: Running) -> None:
+        found = await scrape(running)
+        assert value(found, "recovery_cut_bytes_total") == 11
+        assert value(found, "damages") == 0
+        assert value(found, "log_end_offset") == 1
+
+    with_server(tmp_path, fill)
+    (log,) = tmp_path.glob("topics/*/0/*.log")
+    with log.open("ab") as file:
+        file.write(b"torn record")
+    with_server(tmp_path, look)
+
+
+def test_a_histogram_counts_at_or_below_its_bounds() -> None:
+    histogram = Histogram((1, 2.5))
+    for seen in (0, 1, 1.5, 2.5, 9):
+        histogram.observe(seen)
+    assert histogram.snapshot() == ([("1", 2), ("2.5", 4), ("+Inf", 5)], 14)
+
+
+def test_a_loop_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loop whose clock jumps: the timer is late by the jump."""
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        histogram = Histogram((0.5, 5.0))
+        lag = LoopLag(loop, histogram)
+        real = loop.time
+        monkeypatch.setattr(loop, "time", lambda: real() + 3.0)
+        try:
+            async with asyncio.timeout(20):
+                while histogram.snapshot()[0][-1][1] < 1:
+                    await asyncio.sleep(0)
+        finally:
+            lag.stop()
+        assert histogram.snapshot()[0][:2] == [("0.5", 0), ("5.0", 1)]
+
+    run("asyncio", test)
+
+
+def test_counters_of_the_log_are_all_shown() -> None:
+    from dataclasses import fields
+
+    from penstock.server.metrics import _LOG_COUNTERS
+
+    assert {*_LOG_COUNTERS, "damages"} == {field.name for field in fields(Counters)}
