@@ -5,9 +5,8 @@ One connection unless a row says otherwise, pipelined, messages of 50 to 150 ran
 row is benchmarks/broker_control.py. How to read the tables: benchmarks/README.md.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import broker_servers as servers
@@ -19,8 +18,9 @@ from benchmarks.broker_blipmq import (
     settle,
 )
 from benchmarks.broker_connections import raise_open_files, serve_many
+from benchmarks.broker_found import UNIT, Call, Found, quiet_rounds
 from benchmarks.broker_load import DISTINCT, Watermark
-from benchmarks.broker_nats import JetStream
+from benchmarks.broker_nats import ALWAYS_WINDOW, WINDOW, JetStream
 from benchmarks.broker_rustlog import create_topic, fetch_rate, produce_rate, produce_requests
 from benchmarks.log import GIB, scratch
 from benchmarks.table import Row, Table, median
@@ -33,11 +33,8 @@ IDLE_BYTES = 64 * 1024
 # A load generator that uses a core to this share may be what is measured.
 BUSY = 0.9
 RECORDS = 1_000
-UNIT = "msg/s"
 # A delivery that waits long for its turn on a busy machine is not to be sent twice meanwhile.
 PATIENT = "blipmq.retry_backoff=10 s"
-
-Call = Callable[[], float]
 
 
 class Bench:
@@ -53,7 +50,7 @@ class Bench:
         self.watermark = Watermark(self.port)
         stack.callback(self.watermark.close)
         # Messages are sent in rounds of 20,000.
-        self.rounds = 10 if quick else 100
+        self.rounds = 10 if quick else 20
         self.work: dict[str, list[servers.Work]] = {}
 
     def watched(self, name: str, server: servers.Process, call: Call) -> Call:
@@ -90,8 +87,14 @@ class Bench:
         return self.watched(name, self.server, run)
 
     def deliver(self) -> Call:
-        cycles = 3 if self.quick else 20
-        return lambda: delivery_rate(self.port, "deliver", cycles, self.watermark)
+        cycles = 3 if self.quick else 12
+
+        def run() -> float:
+            rate, share = delivery_rate(self.port, "deliver", cycles, self.watermark)
+            self.work.setdefault("deliver", []).append(servers.Work(share, 0.0, 0.0, 1.0))
+            return rate
+
+        return run
 
     def fan_out(self) -> Call:
         rounds = 3 if self.quick else 15
@@ -119,66 +122,50 @@ class Bench:
 
     def nats(self, name: str, sync_interval: str | None) -> Call:
         server = self._stack.enter_context(servers.nats(self.directory / name, sync_interval))
-        stream = JetStream(server.ports["nats"])
+        stream = JetStream(server.ports["nats"], ALWAYS_WINDOW if sync_interval else WINDOW)
         self._stack.callback(stream.close)
         limit_s = 1.0 if self.quick else 2.0
         rounds = self.rounds
         return self.watched(name, server, lambda: stream.publish_rate(rounds, limit_s))
 
 
-class Found:
-    """What the calls gave, round by round. Ratios are taken within a round: all calls of a round meet
-    the same weather."""
-
-    def __init__(self, calls: dict[str, Call], rounds: int) -> None:
-        self._values: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(rounds):
-            for name, call in calls.items():
-                self._values[name].append(call())
-
-    def __getitem__(self, name: str) -> float:
-        return median(self._values[name])
-
-    def row(self, what: str, name: str, control: str, least_ratio: float = 0) -> Row:
-        pairs = zip(self._values[name], self._values[control], strict=True)
-        ratio = median([value / bare for value, bare in pairs])
-        if not least_ratio:
-            return Row(what, self[name], UNIT, ratio)
-        target = f">= {least_ratio:.2f} of control"
-        return Row(what, self[name], UNIT, ratio, target, ratio >= least_ratio)
-
-    def row_at_least(self, what: str, name: str, control: str, least: float) -> Row:
-        shown = self.row(what, name, control)
-        return replace(shown, target=f">= {least:,.0f}", reached=shown.value >= least)
-
-
 def tables(quick: bool) -> Iterator[Table]:
     rounds = 3 if quick else 7
+    limit_s = 8.0 if quick else 50.0
     with scratch(8 * GIB) as directory, ExitStack() as stack:
         servers.touch_memory((1 if quick else 4) * GIB)
         bench = Bench(stack, directory, quick)
-        calls = {
+        publishing = {
             "control": bench.bare(),
             "qos1": bench.publish("qos1", wire.QOS_AT_LEAST_ONCE),
             "qos0": bench.publish("qos0", wire.QOS_AT_MOST_ONCE),
+        }
+        # Short runs and many of them: the median of few is a matter of luck on a busy machine.
+        published = Found(publishing, 7 if quick else 61, limit_s)
+        quiet = quiet_rounds(bench.work["control"])
+        work = work_table(bench)
+        calls = {
+            "control": publishing["control"],
             "deliver": bench.deliver(),
             "fanout": bench.fan_out(),
-            "produce": bench.produce("produce", RECORDS, 5 if quick else 40),
+            "produce": bench.produce("produce", RECORDS, 5 if quick else 20),
             "fetch": bench.fetch("produce"),
         }
-        yield broker_table(Found(calls, rounds))
-        yield work_table(bench)
-        yield nats_table(bench, rounds, calls)
+        yield broker_table(published, quiet, Found(calls, rounds, limit_s))
+        yield nats_table(bench, rounds, limit_s, publishing["qos1"], calls["produce"])
+        add_generators(work, bench)
+        yield work
     yield connections_table(quick)
 
 
-def broker_table(found: Found) -> Table:
+def broker_table(published: Found, quiet: Sequence[int], found: Found) -> Table:
     table = Table("Broker, one connection, 100-byte messages, durability ack")
-    table.add("control: split, join, checksum, writev", found["control"], UNIT)
-    table.rows += [
-        found.row("BlipMQ QoS1 publish, until all durable", "qos1", "control", 0.5),
-        found.row("BlipMQ QoS0 publish, until all taken", "qos0", "control", 0.6),
-    ]
+    table.add("control: split, join, checksum, writev", published["control"], UNIT)
+    for name, what, part in (
+        ("qos1", "BlipMQ QoS1 publish, until all durable", 0.5),
+        ("qos0", "BlipMQ QoS0 publish, until all taken", 0.6),
+    ):
+        table.rows += published.quiet_rows(what, name, "control", part, quiet)
     table.rows += [
         found.row_at_least(what, name, "control", least)
         for name, what, least in (
@@ -204,23 +191,27 @@ def work_table(bench: Bench) -> Table:
         pairs = zip(each[name], each["control"], strict=True)
         ratio = median([ours / bare for ours, bare in pairs])
         table.rows.append(Row(f"BlipMQ {name}: server", median(each[name]), "ns/msg", ratio))
+    return table
+
+
+def add_generators(table: Table, bench: Bench) -> None:
     for name, runs in bench.work.items():
         share = median([one.generator_s / one.took_s for one in runs])
         limit = ", IT IS THE LIMIT" if share >= BUSY else ""
         table.add(f"generator, {name}{limit}", share, "cores")
-    return table
 
 
-def nats_table(bench: Bench, rounds: int, calls: dict[str, Call]) -> Table:
+def nats_table(bench: Bench, rounds: int, limit_s: float, qos1: Call, produce: Call) -> Table:
     found = Found(
         {
             "nats": bench.nats("nats default", None),
             "always": bench.nats("nats always", "always"),
-            "qos1": calls["qos1"],
-            "produce": calls["produce"],
+            "qos1": qos1,
+            "produce": produce,
             "single": bench.produce("single", 1, 2),
         },
-        min(rounds, 3),
+        rounds,
+        limit_s,
     )
     table = Table("NATS JetStream, file storage: acknowledged publishes, one connection")
     ours = (
@@ -228,9 +219,11 @@ def nats_table(bench: Bench, rounds: int, calls: dict[str, Call]) -> Table:
         (f"RustLog J Produce, {RECORDS:,} records each", "produce"),
         ("RustLog J Produce, 1 record each, 4,000 under way", "single"),
     )
-    table.add("control: NATS sync_interval always, 4,000 under way", found["always"], UNIT)
+    table.add(
+        f"control: NATS sync_interval always, {ALWAYS_WINDOW:,} under way", found["always"], UNIT
+    )
     table.rows += [found.row(what, name, "always", 1.0) for what, name in ours]
-    table.add("control: NATS sync_interval default (2 min)", found["nats"], UNIT)
+    table.add(f"control: NATS sync_interval default, {WINDOW:,} under way", found["nats"], UNIT)
     table.rows += [found.row(what, name, "nats") for what, name in ours]
     return table
 
@@ -240,24 +233,15 @@ def connections_table(quick: bool) -> Table:
     fitting = raise_open_files(many)
     table = Table("Connections, logged in with BlipMQ and idle")
     with scratch(GIB) as directory:
-        with servers.penstock(directory / "idle") as server:
-            # The first connections pay for what all share.
-            serve_many(server, 10)
-            served = serve_many(server, idle)
+        for count in (idle, fitting):
+            with servers.penstock(directory / str(count)) as server:
+                served = serve_many(server, count)
             each = served.resident_bytes / served.connections
-            row = Row(
-                f"memory of each, {idle:,} open",
-                each / 1024,
-                "KiB",
-                None,
-                f"< {IDLE_BYTES // 1024}",
-                each < IDLE_BYTES,
-            )
-            table.rows.append(row)
-        with servers.penstock(directory / "many") as server:
-            served = serve_many(server, fitting)
-            table.at_least("open and answered together", served.connections, "connections", many)
-            table.add("logins and PINGs of all", served.seconds, "s")
+            what = f"memory of each, {served.connections:,} open"
+            limit = f"< {IDLE_BYTES // 1024}"
+            table.rows.append(Row(what, each / 1024, "KiB", None, limit, each < IDLE_BYTES))
+    table.at_least("open and answered together", served.connections, "connections", many)
+    table.add("their logins and PINGs", served.seconds, "s")
     if fitting < many:
         table.title += f" (the limit of open files allows {fitting:,} only: ulimit -n)"
     return table

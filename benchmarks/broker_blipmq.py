@@ -39,7 +39,9 @@ STEP = 2_000
 
 def login(connection: socket.socket) -> socket.socket:
     connection.sendall(wire.encode_hello(1) + wire.encode_auth(2, KEY))
-    receive_exactly(connection, 2 * ACK_BYTES)
+    answer = receive_exactly(connection, 2 * ACK_BYTES)
+    if answer != wire.encode_ack(1, 0) + wire.encode_ack(2, 0):
+        raise ConnectionError(f"the login was refused: {answer!r}")
     return connection
 
 
@@ -108,21 +110,26 @@ def settle(publisher: Publisher, watermark: Watermark) -> None:
 # --- POLL and ACK -----------------------------------------------------------------------------------
 
 
-def delivery_rate(port: int, topic: str, cycles: int, watermark: Watermark) -> float:
-    """Messages per second that one connection polls and acknowledges; publishing is not timed."""
+def delivery_rate(port: int, topic: str, cycles: int, watermark: Watermark) -> tuple[float, float]:
+    """Messages per second that one connection polls and acknowledges, and the generator's CPU share.
+
+    Publishing is not timed.
+    """
     publisher = Publisher(port, topic, wire.QOS_AT_LEAST_ONCE)
     publisher.sent = watermark.of(topic)
     with publisher.connection, login(connect(port)) as consumer:
         subscription = subscribe(consumer, topic, wire.QOS_AT_LEAST_ONCE)
-        took = 0.0
+        took = used = 0.0
         for cycle in range(cycles):
             publisher.publish(BACKLOG // DISTINCT)
             watermark.wait(topic, publisher.sent)
             barrier(consumer, 1)
             # Visible to us a moment before the subscription hears of it.
             time.sleep(0.05)
+            cpu = time.process_time()
             took += _collect(consumer, subscription, publisher.sizes, cycle * BACKLOG)
-    return cycles * BACKLOG / took
+            used += time.process_time() - cpu
+    return cycles * BACKLOG / took, used / took
 
 
 def _collect(consumer: socket.socket, subscription: int, sizes: Sizes, first: int) -> float:

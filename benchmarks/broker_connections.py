@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from benchmarks.broker_blipmq import ACK_BYTES, KEY, PONG_BYTES
+from benchmarks.broker_blipmq import KEY
 from benchmarks.broker_load import TIMEOUT_S
 from benchmarks.broker_servers import Process
 from penstock.wire import blipmq as wire
@@ -47,15 +47,15 @@ def serve_many(server: Process, count: int) -> Served:
     before = server.resident_bytes()
     begin = time.perf_counter()
     connections: list[socket.socket] = []
+    login = wire.encode_hello(1) + wire.encode_auth(2, KEY)
     try:
         while len(connections) < count:
             some = min(CONNECTING, count - len(connections))
             source = f"127.0.0.{1 + len(connections) // PER_ADDRESS}"
             opened = [_open(server.ports["tcp"], source) for _ in range(some)]
             connections += opened
-            login = wire.encode_hello(1) + wire.encode_auth(2, KEY)
-            _ask_all(opened, login, 2 * ACK_BYTES)
-        _ask_all(connections, wire.encode_ping(3), PONG_BYTES)
+            _ask_all(opened, login, wire.encode_ack(1, 0) + wire.encode_ack(2, 0))
+        _ask_all(connections, wire.encode_ping(3), wire.encode_pong(3))
         took = time.perf_counter() - begin
         return Served(len(connections), took, server.resident_bytes() - before)
     finally:
@@ -67,9 +67,9 @@ def _open(port: int, source: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), TIMEOUT_S, (source, 0))
 
 
-def _ask_all(connections: list[socket.socket], request: bytes, answer_bytes: int) -> None:
-    """Sends the request on all connections, then waits until each has its answer."""
-    waiting = dict.fromkeys(connections, answer_bytes)
+def _ask_all(connections: list[socket.socket], request: bytes, answer: bytes) -> None:
+    """Sends the request on all connections, then waits until each has exactly this answer."""
+    waiting = dict.fromkeys(connections, b"")
     with selectors.DefaultSelector() as selector:
         for connection in connections:
             connection.sendall(request)
@@ -82,9 +82,9 @@ def _ask_all(connections: list[socket.socket], request: bytes, answer_bytes: int
                 assert isinstance(key.fileobj, socket.socket)
                 connection = key.fileobj
                 data = connection.recv(4096)
-                if not data:
-                    raise ConnectionError("the server closed one of many connections")
-                waiting[connection] -= len(data)
-                if waiting[connection] <= 0:
+                waiting[connection] += data
+                if not data or not answer.startswith(waiting[connection]):
+                    raise ConnectionError(f"one of many was refused: {waiting[connection]!r}")
+                if waiting[connection] == answer:
                     del waiting[connection]
                     selector.unregister(connection)

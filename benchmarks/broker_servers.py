@@ -34,10 +34,11 @@ class Process:
         assert found is not None, "Linux tells this of every process"
         return int(found.group(1)) * 1024
 
-    def cpu_s(self) -> float:
-        """What all its threads together have used so far."""
+    def schedule(self) -> tuple[float, float]:
+        """Seconds that all its threads together have run, and have waited for a CPU to run on."""
         tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        pairs = [(task / "schedstat").read_text().split() for task in tasks]
+        return sum(int(pair[0]) for pair in pairs) / 1e9, sum(int(pair[1]) for pair in pairs) / 1e9
 
 
 @contextmanager
@@ -79,6 +80,7 @@ def penstock(data: Path, *settings: str) -> Iterator[Process]:
     """`penstock serve` with free ports; `settings` are section.key=value."""
     command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(data)]
     command += ["--tcp", "127.0.0.1:0", "--blipmq", "off", "--http", "127.0.0.1:0"]
+    command += ["--flight", "off"]
     for setting in settings:
         command += ["--set", setting]
     pattern = re.compile(r"^\s+(tcp|http)\s+\S*127\.0\.0\.1:(\d+)")
@@ -108,10 +110,11 @@ def nats(data: Path, sync_interval: str | None) -> Iterator[Process]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """CPU seconds of one run, and how long it took."""
+    """CPU seconds of one run, how long the server waited for a CPU, and how long all took."""
 
     generator_s: float
     server_s: float
+    waited_s: float
     took_s: float
 
 
@@ -122,12 +125,14 @@ class Watch:
         self._server = server
         self._began = time.perf_counter()
         self._generator_s = time.process_time()
-        self._server_s = server.cpu_s()
+        self._ran_s, self._waited_s = server.schedule()
 
     def work(self) -> Work:
+        ran_s, waited_s = self._server.schedule()
         return Work(
             time.process_time() - self._generator_s,
-            self._server.cpu_s() - self._server_s,
+            ran_s - self._ran_s,
+            waited_s - self._waited_s,
             time.perf_counter() - self._began,
         )
 

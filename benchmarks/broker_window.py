@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.broker_load import RECEIVE_BYTES, TIMEOUT_S
 
+# No answer at all for this long: the server hangs, it is not just slow.
+SILENCE_S = 2 * TIMEOUT_S
+
 # Given all that was received since the last call, how many requests have been answered in all.
 CountAnswers = Callable[[bytes], int]
 
@@ -33,7 +36,7 @@ def windowed(
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         begin = time.perf_counter()
-        while more or left or answered < sent:
+        while True:
             if not left and more and sent - answered < window:
                 item = next(requests, None)
                 more = item is not None and time.perf_counter() - begin < time_limit_s
@@ -44,8 +47,10 @@ def windowed(
                 left = _send(connection, left)
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if left else 0)
             selector.modify(connection, wanted)
+            if not more and not left and answered == sent:
+                break  # the time was over just when the last answer had come
             may_send = more and not left and sent - answered < window
-            ready = selector.select(0 if may_send else TIMEOUT_S)
+            ready = selector.select(0 if may_send else SILENCE_S)
             if not ready and not may_send:
                 raise TimeoutError(f"{answered} of {sent} requests answered")
             if any(events & selectors.EVENT_READ for _, events in ready):

@@ -19,7 +19,10 @@ from penstock.wire import rustlog
 from penstock.wire.rustlog_binary import encode_request
 
 SOURCE = str(Path(__file__).parents[2] / "src")
-FREE_PORTS = ("--tcp", "127.0.0.1:0", "--blipmq", "127.0.0.1:0", "--http", "127.0.0.1:0")
+FREE_PORTS = (
+    *("--tcp", "127.0.0.1:0", "--blipmq", "127.0.0.1:0"),
+    *("--flight", "off", "--http", "127.0.0.1:0"),
+)
 # Far over what any step here takes, on a machine with other work.
 PATIENCE_S = 30
 LAST_LINE = "Read it again"
@@ -114,7 +117,8 @@ def test_the_banner_says_all_one_needs(tmp_path: Path) -> None:
         assert "  key     dev-key  (no API keys yet" in banner
         server = f"--server 127.0.0.1:{served.ports['tcp']}"
         assert f"Send a message:  penstock pub {server} demo hello\n" in banner
-        assert f"Read it again:   penstock cat {server} demo\n" in banner
+        url = f"--http http://127.0.0.1:{served.ports['http']}"
+        assert f"Read it again:   penstock cat {url} demo\n" in banner
         assert (tmp_path / "penstock-data" / "metadata.db").exists()
         assert served.http("/readyz") == (200, b'{"status":"ready"}')
 

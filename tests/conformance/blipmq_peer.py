@@ -191,6 +191,12 @@ def until_queued(server: LiveServer, subscription: int, number: int) -> None:
     until(lambda: queued(server, subscription) == number, what)
 
 
+def until_dropped(server: LiveServer, number: int) -> None:
+    """So many messages went for lack of capacity, on the whole server."""
+    counters = server.server.broker.subscriptions.counters
+    until(lambda: counters.dropped_capacity == number, f"{number} messages dropped")
+
+
 def until_alone(server: LiveServer, connections: int = 0) -> None:
     """The server has noticed that the others are gone."""
     until(lambda: len(server.server.hub.connections) == connections, "connections gone")

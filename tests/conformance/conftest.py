@@ -14,7 +14,7 @@ from kit.faulty_files import FaultyFiles
 from kit.live_server import LiveServer
 
 from penstock.log.embedded import EmbeddedEngine, wall_clock_us
-from penstock.server import server as server_module
+from penstock.server.assembly import open_engine
 
 Start = Callable[[Mapping[str, str]], LiveServer]
 Connect = Callable[[LiveServer], BlipMQPeer]
@@ -22,6 +22,9 @@ Connect = Callable[[LiveServer], BlipMQPeer]
 # The number of the PING that follows an exchange, and how much of it may come with the frame before it.
 BEHIND = 0x7777_7777_7777_7777
 TRAILING_BYTES = 7
+
+# For tests in the time of the machine: nothing is repeated or dropped for its age while they run.
+PATIENT = {"blipmq.retry_backoff": "1 h", "blipmq.message_ttl": "off"}
 
 _topics = count(1)
 
@@ -45,7 +48,7 @@ class Clock:
 @pytest.fixture(scope="session")
 def blipmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """The server that most tests share."""
-    with LiveServer(tmp_path_factory.mktemp("blipmq")) as server:
+    with LiveServer(tmp_path_factory.mktemp("blipmq"), PATIENT) as server:
         yield server
 
 
@@ -91,14 +94,13 @@ def topic() -> str:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Every server that starts after this has its time from here."""
     clock = Clock()
-    real_open = server_module.open_engine
 
     def open_with_clock(*arguments: Any) -> EmbeddedEngine:
-        engine = real_open(*arguments)
+        engine = open_engine(*arguments)
         engine.clock_us = clock
         return engine
 
-    monkeypatch.setattr(server_module, "open_engine", open_with_clock)
+    monkeypatch.setattr("penstock.server.server.open_engine", open_with_clock)
     return clock
 
 

@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -83,7 +84,7 @@ def with_a_torn_frame_behind(peer: Talker, payloads: list[bytes]) -> list[bytes]
     for payload in payloads:
         cuts.append(min(cuts[-1] + 4 + len(payload) + (3 if cuts[-1] == 0 else 0), len(data)))
     cuts.append(len(data))
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         peer.send(data[start:end])
     replies = [peer.hear() for _ in payloads]
     assert peer.hear() == PING_B
@@ -265,6 +266,14 @@ class BinaryDialect:
 JSON = JsonDialect()
 BINARY = BinaryDialect()
 DIALECTS: tuple[Dialect, ...] = (JSON, BINARY)
+
+
+def parse_error(reply: bytes) -> str:
+    """The message of an Error reply of J, which has no other field."""
+    message = json.loads(reply)["Error"]["message"]
+    assert reply == JSON.error(0, message)
+    assert isinstance(message, str)
+    return message
 
 
 def dialect_name(value: object) -> str | None:

@@ -13,10 +13,11 @@ from conformance.blipmq_peer import (
     ping,
     poll,
     pong,
+    until_dropped,
     until_queued,
     x,
 )
-from conformance.conftest import Connect, Exchange, Start
+from conformance.conftest import PATIENT, Connect, Exchange, Start
 from kit.live_server import LiveServer
 
 
@@ -118,15 +119,13 @@ def test_tags_count_every_message_of_a_subscription(peer: BlipMQPeer, topic: str
 
 @pytest.mark.row("blipmq-57", "blipmq-77")
 def test_dropped_messages_keep_their_tags(start: Start, connect: Connect, topic: str) -> None:
-    server = start({"blipmq.capacity_messages": "2"})
+    server = start({**PATIENT, "blipmq.capacity_messages": "2"})
     peer = connect(server).login()
     subscription = peer.subscribe(topic)
     for number in range(1, 6):
         peer.send(message(number, topic, b"%d" % number))
     # The last two of five are left, whatever arrived together.
-    dropped = server.server.broker.subscriptions.counters
-    while dropped.dropped_capacity < 3:
-        peer.quiet()
+    until_dropped(server, 3)
     assert peer.poll(subscription) == message(4, topic, b"4")
     assert peer.poll(subscription) == message(5, topic, b"5")
     assert peer.poll_once(subscription) is None
@@ -177,7 +176,7 @@ def test_any_connection_may_poll(peer: BlipMQPeer, other: BlipMQPeer, topic: str
 @pytest.mark.row("blipmq-60")
 def test_polling_can_be_left_to_the_key_that_subscribed(start: Start, connect: Connect) -> None:
     """A choice that the reference server has not (protocol notes, section 2, question 10)."""
-    server = start({"blipmq.subscription_owner": "key"})
+    server = start({**PATIENT, "blipmq.subscription_owner": "key"})
     access = server.server.broker.access
     owner = connect(server).login(access.create_key("owner", "user"))
     thief = connect(server).login(access.create_key("thief", "user"))

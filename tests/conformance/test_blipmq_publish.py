@@ -23,7 +23,7 @@ from conformance.blipmq_peer import (
     write_failed,
     x,
 )
-from conformance.conftest import Connect, Disk, Exchange, Start
+from conformance.conftest import PATIENT, Connect, Disk, Exchange, Start
 from kit.live_server import LiveServer
 
 from penstock.log import partition as partition_module
@@ -205,7 +205,7 @@ def test_a_full_queue_to_the_disk_refuses(
     """While the disk stands still, what does not fit into memory is refused with the words of the
     reference server; it counted 1,024 messages, here bytes count (256 MiB, here made small)."""
     monkeypatch.setattr(partition_module, "MAX_PENDING_BYTES", 4096)
-    server = start({})
+    server = start(PATIENT)
     peer = connect(server).login()
     disk = disk_of(server)
     subscription = peer.subscribe(topic)
@@ -233,7 +233,7 @@ def test_a_write_error_refuses_what_it_hit_and_nothing_else(
     """The reference server delivers the batch that hit the error, tells nobody, and refuses all later
     ones for good. Here the refused message is told to its publisher and never delivered, and the
     topic works again when the disk does."""
-    server = start({})
+    server = start(PATIENT)
     peer = connect(server).login()
     disk = disk_of(server)
     subscription = peer.subscribe(topic)
@@ -258,7 +258,7 @@ def test_a_failed_flush_stops_its_partition_only(
     """After a failed flush nobody can know what is on the disk, so this topic takes nothing more until
     a restart: later QoS1 publishes get the words of the reference server. There QoS0 goes on because
     it never touches the disk; here every message is in the log, so QoS0 goes on in all other topics."""
-    server = start({})
+    server = start(PATIENT)
     peer = connect(server).login()
     disk = disk_of(server)
     subscription = peer.subscribe(topic)
@@ -281,7 +281,7 @@ def test_a_message_is_on_disk_before_anybody_gets_it(
     start: Start, connect: Connect, topic: str, disk_of: DiskOf
 ) -> None:
     """The reference server delivers first and writes later (protocol notes, section 2, question 18)."""
-    server = start({})
+    server = start(PATIENT)
     publisher, peer = connect(server).login(), connect(server).login()
     disk = disk_of(server)
     subscription = peer.subscribe(topic)
@@ -300,7 +300,7 @@ def test_publishes_during_a_shutdown(
 ) -> None:
     """A connection with open work is served until that is done: new QoS1 publishes are refused, QoS0
     is dropped, POLL and ACK go on (protocol notes, section 2, question 26)."""
-    server = start({})
+    server = start(PATIENT)
     peer = connect(server).login()
     subscription = peer.subscribe(topic)
     peer.send(message(3, topic, b"early"))
@@ -322,14 +322,14 @@ def test_publishes_during_a_shutdown(
     assert peer.at_end()
     stopping.join()
 
-    again = start({})
+    again = start(PATIENT)
     assert stored(again, slow) == 1
     assert stored(again, topic) == 1
 
 
 @pytest.mark.row("blipmq-39")
 def test_an_idle_connection_is_closed_at_a_shutdown(start: Start, connect: Connect) -> None:
-    server = start({})
+    server = start(PATIENT)
     peer = connect(server).login()
     server.run(server.server.stop())
     assert peer.at_end()

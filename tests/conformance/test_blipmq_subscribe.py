@@ -127,7 +127,9 @@ def test_a_publish_pipelined_behind_its_subscribe_is_queued(
 ) -> None:
     before = peer.subscribe(topic + "-before")
     wanted = before + 1
-    frames = subscribe(3, topic, qos) + message(4, topic, b"one", qos) + message(5, topic, b"2", qos)
+    frames = (
+        subscribe(3, topic, qos) + message(4, topic, b"one", qos) + message(5, topic, b"2", qos)
+    )
     peer.ask(frames, ack(3, wanted))
     until_queued(blipmq, wanted, 2)
     cids = (1, 2) if qos else (8, 9)

@@ -130,9 +130,7 @@ def test_huge_partition_counts_are_refused_cheaply(
 @pytest.mark.row("rustlog-48")
 @pytest.mark.parametrize("count", [1, 2, 5])
 @both
-def test_a_topic_is_made_once(
-    peer: Talker, topics: Topics, dialect: Dialect, count: int
-) -> None:
+def test_a_topic_is_made_once(peer: Talker, topics: Topics, dialect: Dialect, count: int) -> None:
     topic = topics.holding(b"kept")
     words = {"J": f"topic '{topic}' already exists", "B": f"Topic '{topic}' already exists"}
     assert peer.ask(dialect.create(topic, count)) == dialect.error(11, words[dialect.name])
@@ -197,10 +195,10 @@ def test_topics_of_the_configuration_are_there_at_start(
 ) -> None:
     data = tmp_path_factory.mktemp("listed")
     for _ in range(2):  # also when they exist already
-        with live(data, rustlog__topics="orders:3,audit") as running:
-            with Talker(running.port()) as peer:
-                expected = dialect.topics([("audit", 1), ("orders", 3)])
-                assert peer.ask(dialect.list_topics()) == expected
+        settings = {"rustlog__topics": "orders:3,audit"}
+        with live(data, **settings) as running, Talker(running.port()) as peer:
+            expected = dialect.topics([("audit", 1), ("orders", 3)])
+            assert peer.ask(dialect.list_topics()) == expected
 
 
 @pytest.mark.row("rustlog-14", "rustlog-46")
@@ -209,13 +207,13 @@ def test_topics_are_made_on_demand_only_when_asked_for(
     tmp_path_factory: pytest.TempPathFactory, dialect: Dialect
 ) -> None:
     """Off by default, because the document's example needs the error."""
-    with live(tmp_path_factory.mktemp("auto"), rustlog__auto_create="true") as running:
-        with Talker(running.port()) as peer:
-            assert peer.ask(dialect.fetch("new", 0, 0, 9)) == dialect.missing("new", 0)
-            assert peer.ask(dialect.produce("new", 0, [b"x"])) == dialect.produced(0, 1)
-            assert peer.ask(dialect.produce("new", 1, [b"x"])) == dialect.missing("new", 1)
-            reply = peer.ask(dialect.produce("n" * 250, 0, [b"x"]))
-            assert b"at most 249 are allowed" in reply
+    data = tmp_path_factory.mktemp("auto")
+    with live(data, rustlog__auto_create="true") as running, Talker(running.port()) as peer:
+        assert peer.ask(dialect.fetch("new", 0, 0, 9)) == dialect.missing("new", 0)
+        assert peer.ask(dialect.produce("new", 0, [b"x"])) == dialect.produced(0, 1)
+        assert peer.ask(dialect.produce("new", 1, [b"x"])) == dialect.missing("new", 1)
+        reply = peer.ask(dialect.produce("n" * 250, 0, [b"x"]))
+        assert b"at most 249 are allowed" in reply
 
 
 @pytest.mark.parametrize(("dialect", "ours"), [(JSON, JsonDialect()), (BINARY, BinaryDialect())])
@@ -291,9 +289,7 @@ def metrics_text(reply: bytes, dialect: Dialect) -> str:
     [(BINARY, b"\x09"), (JSON, b'"Metrics"'), (JSON, b'{"Metrics":null}')],
     ids=["B", "J", "J with null"],
 )
-def test_metrics_are_real(
-    peer: Talker, topics: Topics, dialect: Dialect, request_: bytes
-) -> None:
+def test_metrics_are_real(peer: Talker, topics: Topics, dialect: Dialect, request_: bytes) -> None:
     """The existing broker says 0 for ever. Penstock sends what /metrics has."""
     name = "penstock_messages_received_total"
 

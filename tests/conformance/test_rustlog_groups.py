@@ -246,9 +246,7 @@ def test_commits_survive_a_restart(
 @pytest.mark.row("rustlog-41", "rustlog-44")
 @pytest.mark.parametrize("size", [MAX_NAME_BYTES, MAX_NAME_BYTES + 1, 65_535])
 @both
-def test_group_names_are_bounded(
-    peer: Talker, topics: Topics, dialect: Dialect, size: int
-) -> None:
+def test_group_names_are_bounded(peer: Talker, topics: Topics, dialect: Dialect, size: int) -> None:
     """The existing broker keeps names of any size. A group lives for good, so its name is bounded."""
     topic = topics.new()
     group = "g" * size
@@ -268,7 +266,7 @@ def test_commits_for_missing_topics_cannot_fill_the_memory(peer: Talker) -> None
     tracemalloc.start()
     try:
         for number in range(1_000):
-            name = "%04d" % number + "n" * 65_000
+            name = f"{number:04}" + "n" * 65_000
             reply = peer.ask(BINARY.commit("g", name, 0, 1))
             assert reply[:3] == b"\xfe\x00\x05"
         kept, _ = tracemalloc.get_traced_memory()

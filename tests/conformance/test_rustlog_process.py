@@ -36,7 +36,9 @@ def test_the_default_address_is_that_of_the_existing_programs() -> None:
 @pytest.mark.row("rustlog-55")
 @pytest.mark.parametrize("listener", ["tcp", "rustlog"])
 @both
-def test_both_listeners_speak_both_dialects(tmp_path: Path, dialect: Dialect, listener: str) -> None:
+def test_both_listeners_speak_both_dialects(
+    tmp_path: Path, dialect: Dialect, listener: str
+) -> None:
     """On the listener of its own every first byte is RustLog's: nothing is guessed."""
     with live(tmp_path) as running, Talker(running.port(listener)) as peer:
         assert peer.ask(dialect.ping()) == dialect.pong()
@@ -108,10 +110,9 @@ def test_more_connections_than_allowed_are_refused_and_counted(tmp_path: Path) -
 @both
 def test_a_produce_is_on_disk_when_it_is_answered(tmp_path: Path, dialect: Dialect) -> None:
     """Durability "ack" is the default: SIGKILL right behind the answer."""
-    with ServerProcess(tmp_path) as process:
-        with Talker(process.ports["tcp"]) as peer:
-            assert peer.ask(dialect.create("t", 1)) == dialect.created()
-            assert peer.ask(dialect.produce("t", 0, [b"x"] * 3)) == dialect.produced(0, 3)
-            process.kill()
+    with ServerProcess(tmp_path) as process, Talker(process.ports["tcp"]) as peer:
+        assert peer.ask(dialect.create("t", 1)) == dialect.created()
+        assert peer.ask(dialect.produce("t", 0, [b"x"] * 3)) == dialect.produced(0, 3)
+        process.kill()
     with live(tmp_path) as running, Talker(running.port()) as peer:
         assert peer.ask(dialect.fetch("t", 0, 0, 99)) == dialect.fetched(0, [b"x"] * 3, 3)

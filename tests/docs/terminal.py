@@ -184,7 +184,8 @@ class Terminal:
         return Program(["bash", "-c", script], self.directory, self._environment())
 
     def _compare(self, block: Block, command: Command, program: Program) -> None:
-        assert matches(command.expected, program.output), (
+        expected = tuple(self.with_addresses(line) for line in command.expected)
+        assert matches(expected, program.output), (
             f"{block.place}: $ {command.line}\n{program.output}"
         )
 
@@ -195,4 +196,7 @@ class Terminal:
         own = {"PYTHONPATH": source, "HOME": str(self._home), "PATH": self._path, "TERM": "dumb"}
         address = {} if self._server is None else self._server.environment
         servers = {name: address[name] for name in address if name.startswith("PENSTOCK_")}
-        return {**kept, **pure, **own, "XDG_CONFIG_HOME": str(self._home), **servers}
+        # A server that a document starts must not meet others on the default ports.
+        ports = {f"PENSTOCK__LISTENERS__{name}": "127.0.0.1:0" for name in ("BLIPMQ", "HTTP")}
+        ports["PENSTOCK__LISTENERS__FLIGHT"] = "off"
+        return {**kept, **pure, **own, "XDG_CONFIG_HOME": str(self._home), **servers, **ports}

@@ -66,7 +66,7 @@ def start_server(data: Path, home: Path, *options: str) -> RunningServer:
     unset = [name for name in os.environ if name.startswith("PENSTOCK_") and "PURE" not in name]
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PYTHONPATH": SOURCE, "XDG_CONFIG_HOME": str(home)}
-    listeners = ("tcp=127.0.0.1:0", "http=127.0.0.1:0", "blipmq=off", "rustlog=off")
+    listeners = ("tcp=127.0.0.1:0", "http=127.0.0.1:0", "blipmq=off", "rustlog=off", "flight=off")
     settings = [part for one in listeners for part in ("--set", f"listeners.{one}")]
     process = subprocess.Popen(
         [

@@ -75,7 +75,7 @@ def meeting(
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, meeting: Meeting) -> str:
-    name = request.node.name
+    name = str(request.node.name)
     with meeting.rustlog() as peer:
         assert peer.ask(BINARY.create(name, 1)) == BINARY.created()
     return name
@@ -120,7 +120,9 @@ def test_produced_with_rustlog_delivered_by_blipmq(
         subscription = subscriber.subscribe(topic, qos)
         assert producer.ask(dialect.produce(topic, 0, records)) == dialect.produced(0, 3)
         for tag, body in enumerate(records, 1):
-            assert subscriber.poll(subscription, 77) == message(tag if qos else 77, topic, body, qos)
+            assert subscriber.poll(subscription, 77) == message(
+                tag if qos else 77, topic, body, qos
+            )
             if qos:
                 subscriber.send(ack(tag, subscription))
                 subscriber.quiet()
@@ -229,13 +231,11 @@ def test_a_backlog_written_by_rustlog_survives_a_kill_for_blipmq(tmp_path: Path)
             subscriber.quiet()
         # An orderly stop writes the acknowledgement down; a kill may bring the message once more.
         assert process.stop() == 0
-    with ServerProcess(tmp_path) as process:
-        with Meeting(process.ports["tcp"]).blipmq() as subscriber:
-            subscription = subscriber.subscribe(TOPIC, 1)
-            assert subscriber.poll(subscription) == message(1, TOPIC, b"open")
-            process.kill()
-    with ServerProcess(tmp_path) as process:
-        with Meeting(process.ports["tcp"]).blipmq() as subscriber:
-            subscription = subscriber.subscribe(TOPIC, 1)
-            assert subscriber.poll(subscription) == message(1, TOPIC, b"open")
-            assert subscriber.poll(subscription) == message(2, TOPIC, b"unseen")
+    with ServerProcess(tmp_path) as process, Meeting(process.ports["tcp"]).blipmq() as subscriber:
+        subscription = subscriber.subscribe(TOPIC, 1)
+        assert subscriber.poll(subscription) == message(1, TOPIC, b"open")
+        process.kill()
+    with ServerProcess(tmp_path) as process, Meeting(process.ports["tcp"]).blipmq() as subscriber:
+        subscription = subscriber.subscribe(TOPIC, 1)
+        assert subscriber.poll(subscription) == message(1, TOPIC, b"open")
+        assert subscriber.poll(subscription) == message(2, TOPIC, b"unseen")

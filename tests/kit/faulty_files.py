@@ -315,6 +315,9 @@ class FaultyFile:
             raise
         self.inner.sync()
 
+    def start_writeback(self, position: int, size: int) -> None:
+        self.inner.start_writeback(position, size)
+
     def close(self) -> None:
         # The descriptor is gone even when close reports an error.
         try:

@@ -27,6 +27,8 @@ FREE_PORTS = {
     "listeners.tcp": "127.0.0.1:0",
     "listeners.blipmq": "127.0.0.1:0",
     "listeners.rustlog": "127.0.0.1:0",
+    # A process of its own, and a second to start it: for those who want it.
+    "listeners.flight": "off",
     "listeners.http": "127.0.0.1:0",
 }
 
@@ -105,7 +107,7 @@ class ServerProcess:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.banner += line
-            found = re.match(r"\s+(\w+)\s+(?:https?://)?127\.0\.0\.1:(\d+)", line)
+            found = re.match(r"\s+(\w+)\s+(?:\w+(?:\+tls)?://)?127\.0\.0\.1:(\d+)", line)
             if found:
                 self.ports[found[1]] = int(found[2])
             if line.startswith("Read it again"):

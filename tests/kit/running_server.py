@@ -78,6 +78,7 @@ def make_server(data: Path, config: Path | None = None, /, **settings: str) -> S
         "listeners.tcp": FREE_PORT,
         "listeners.blipmq": FREE_PORT,
         "listeners.rustlog": FREE_PORT,
+        "listeners.flight": "off",
         "listeners.http": FREE_PORT,
         **{name.replace("__", "."): value for name, value in settings.items()},
     }

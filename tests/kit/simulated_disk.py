@@ -125,6 +125,9 @@ class SimulatedFile:
             self._node()
             self._do("sync")
 
+    def start_writeback(self, position: int, size: int) -> None:
+        """Changes nothing here: without a sync any part of a write may be lost or kept anyway."""
+
     def fail_sync(self) -> None:
         """A sync that went wrong. The caller raises the error; this does the damage."""
         with self._disk._lock:

@@ -13,20 +13,22 @@ def facts(
 
 
 @pytest.mark.parametrize(
-    ("listening", "command"),
+    ("name", "address", "line"),
     [
-        ([("tcp", Address("127.0.0.1", 9092))], "penstock pub demo hello"),
-        ([("tcp", Address("127.0.0.1", 7))], "penstock pub --server 127.0.0.1:7 demo hello"),
-        ([("tcp", Address("0.0.0.0", 9092))], "penstock pub demo hello"),
-        ([("tcp", Address("::", 7))], "penstock pub --server [::1]:7 demo hello"),
-        ([("blipmq", Address("localhost", 7))], "penstock pub --server localhost:7 demo hello"),
-        ([], "penstock pub demo hello"),
+        ("tcp", Address("127.0.0.1", 9092), "Send a message:  penstock pub demo hello"),
+        ("tcp", Address("0.0.0.0", 9092), "Send a message:  penstock pub demo hello"),
+        ("tcp", Address("::", 7), "Send a message:  penstock pub --server [::1]:7 demo hello"),
+        ("blipmq", Address("box", 7), "Send a message:  penstock pub --server box:7 demo hello"),
+        ("http", Address("127.0.0.1", 8080), "Read it again:   penstock cat demo"),
+        ("http", Address("box", 7), "Read it again:   penstock cat --http http://box:7 demo"),
     ],
 )
-def test_the_first_message_finds_its_way(
-    listening: list[tuple[str, Address]], command: str
-) -> None:
-    assert f"Send a message:  {command}\n" in render(facts(*listening))
+def test_the_first_commands_find_the_server(name: str, address: Address, line: str) -> None:
+    assert render(facts((name, address))).splitlines()[-1] == line
+
+
+def test_no_listener_no_commands() -> None:
+    assert "penstock pub" not in render(facts())
 
 
 def test_what_others_can_reach_is_said() -> None:

@@ -152,6 +152,13 @@ class Broker:
             _check_records(batch, values, info.settings.record_bytes)
         return self._append(topic, partition, batch)
 
+    def append_columns(
+        self, principal: Principal, topic: str, partition: int, batch: Batch
+    ) -> AppendToken:
+        """For peers that send whole batches. The topic must exist."""
+        self.require(principal, "write", topic)
+        return self._append(topic, partition, batch)
+
     def append_batch(self, topic: str, batch: Batch) -> AppendToken:
         """For the broker's own records (dead letters); makes the topic where there is none."""
         self.ensure_topic(topic)

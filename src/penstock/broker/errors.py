@@ -46,6 +46,7 @@ class Code(Enum):
     UNKNOWN_GROUP = (21, False, "no such group")
     UNKNOWN_KEY = (22, False, "no such API key")
     KEY_EXISTS = (23, False, "an API key of this name already exists")
+    TRANSACTION_NOT_OPEN = (24, False, "the transaction is not open")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number
@@ -140,6 +141,7 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.UnknownPartition: (Code.UNKNOWN_PARTITION, str),
     log.TopicExists: (Code.TOPIC_EXISTS, str),
     log.InvalidSettings: (Code.INVALID_SETTINGS, str),
+    log.TransactionNotOpen: (Code.TRANSACTION_NOT_OPEN, str),
     log.LogClosed: (Code.SHUTTING_DOWN, _without_detail),
     metadata.MetadataError: (Code.STORAGE_ERROR, _without_detail),
     metadata.MetadataTooNew: (Code.STORAGE_ERROR, _without_detail),

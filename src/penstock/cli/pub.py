@@ -1,7 +1,8 @@
 """`penstock pub TOPIC [MESSAGE]`: publish one message, lines of a file or of stdin, or all of it.
 
-Ends with 0 only when the server has confirmed every message: with BlipMQ by a PONG behind the last
-one, with RustLog by the offsets. Blocks while it reads, so that Ctrl-C works at any time.
+Ends with 0 only when the server has taken every message: with BlipMQ by a PONG behind the last one,
+which does not speak of the disk, with RustLog by the offsets, which come after it. Blocks while it
+reads, so that Ctrl-C works at any time.
 """
 
 import sys
@@ -36,7 +37,7 @@ class Wire(StrEnum):
 
 
 Protocol = Annotated[Wire, typer.Option("--protocol", help="Which wire protocol.")]
-Qos = Annotated[int, typer.Option("--qos", min=0, max=1, help="BlipMQ: 1 is on disk, 0 is not.")]
+Qos = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 at most, 1 at least once.")]
 Partition = Annotated[int, typer.Option("-p", "--partition", min=0, help="RustLog: which one.")]
 
 
@@ -70,7 +71,7 @@ def publish(
         bool, typer.Option("--raw", help="The input is one message, not lines.")
     ] = False,
 ) -> None:
-    """Publish, and end when the server has confirmed."""
+    """Publish, and end when the server has taken all."""
     given = message is not None and message != "-"
     if given and (file is not None or raw):
         raise typer.BadParameter("give MESSAGE or input from --file, --raw or stdin, not both")
@@ -94,7 +95,7 @@ def _publish_all(
     chunks: Iterator[list[bytes]],
     count: int,
 ) -> int:
-    """How many messages there were; each of them is confirmed."""
+    """How many messages there were; the server has taken each of them."""
     opened = (
         blipmq_sender(target, topic, qos)
         if protocol is Wire.blipmq

@@ -23,6 +23,7 @@ def serve(
     tcp: Annotated[str | None, typer.Option(help="host:port of all TCP protocols, or off.")] = None,
     blipmq: Annotated[str | None, typer.Option(help="host:port of BlipMQ alone, or off.")] = None,
     rustlog: Annotated[str | None, typer.Option(help="host:port of RustLog alone, or off.")] = None,
+    flight: Annotated[str | None, typer.Option(help="host:port of Arrow Flight, or off.")] = None,
     http: Annotated[str | None, typer.Option(help="host:port of HTTP, or off.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
     insecure: Annotated[
@@ -38,6 +39,7 @@ def serve(
         "listeners.tcp": tcp,
         "listeners.blipmq": blipmq,
         "listeners.rustlog": rustlog,
+        "listeners.flight": flight,
         "listeners.http": http,
         "server.log_level": log_level,
         "server.insecure": "true" if insecure else None,

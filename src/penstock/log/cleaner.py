@@ -109,7 +109,7 @@ class _Rewriter:
         self._builder = BatchBuilder()
 
     def add(self, view: BatchView, row: int) -> None:
-        full = self._builder.size() >= MERGED_BATCH_BYTES
+        full = self._builder.size() + view.payload_bytes(row, row + 1) > MERGED_BATCH_BYTES
         kept_flags = view.flags & FLAG_AT_MOST_ONCE
         if full or len(self._builder) >= MERGED_BATCH_RECORDS or kept_flags != self._kept_flags:
             self.flush()

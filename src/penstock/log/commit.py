@@ -52,6 +52,8 @@ class GroupCommit:
         self._timed: set[Partition] = set()
         # Their flush interval has passed: flush them when they are served next.
         self._timed_out: set[Partition] = set()
+        # Callers of `forget` that wait for a partition to be left alone.
+        self._forgetting = 0
         self._closing = False
         self._threads = [
             threading.Thread(target=self._run, name=f"penstock-commit-{n}", daemon=True)
@@ -87,8 +89,11 @@ class GroupCommit:
             self._timers = [timer for timer in self._timers if timer[2] is not partition]
             heapq.heapify(self._timers)
             self._timed.discard(partition)
+            self._timed_out.discard(partition)
+            self._forgetting += 1
             while partition in self._running:
                 self._ready.wait()
+            self._forgetting -= 1
 
     def close(self) -> None:
         """Ends the threads after what they are doing; partitions flush themselves on close."""
@@ -126,11 +131,10 @@ class GroupCommit:
                 self._deliver(partition.flush())
             if partition.has_rolls:
                 self._deliver(partition.finish_rolls())
-                if partition.rolls_left():
+                if partition.has_rolls:
                     logger.warning("%s: sealing failed, tried again later", partition.directory)
-        except Exception as error:  # whatever it is, this partition must not go on half-done
-            logger.exception("commit of %s failed", partition.directory)
-            self._deliver(partition.stop_now(f"{type(error).__name__}: {error}"))
+        except Exception:  # appends are answered by then; the thread has other partitions to serve
+            logger.exception("upkeep of %s failed", partition.directory)
         finally:
             with self._ready:
                 self._running.discard(partition)
@@ -138,7 +142,8 @@ class GroupCommit:
                 if partition.pending_batches and partition not in self._queued:
                     self._queued.add(partition)
                     self._queue.append(partition)
-                self._ready.notify_all()
+                if self._forgetting:
+                    self._ready.notify_all()
 
     def _deliver(self, outcome: Outcome) -> None:
         if outcome.tokens or outcome.wakes:

@@ -24,11 +24,14 @@ from penstock.log.groups import GroupOffsets
 from penstock.log.handles import DEFAULT_OPEN_FILES, HandlePool
 from penstock.log.lock import DataDirectoryLock
 from penstock.log.metadata import Change, MetadataStore
+from penstock.log.metadata_errors import MetadataError
 from penstock.log.outcome import deliver
 from penstock.log.partition import Partition
 from penstock.log.reader import ReadResult
 from penstock.log.settings import TopicSettings
+from penstock.log.staging import Staging
 from penstock.log.tokens import AppendToken
+from penstock.log.transactions import Transactions
 from penstock.log.view import view_appended
 
 METADATA_FILE = "metadata.db"
@@ -97,6 +100,15 @@ class EmbeddedEngine:
             self.metadata.close()
             raise
         self.commit = GroupCommit(self.options.commit_threads, self.post, self._monotonic)
+        self.transactions = Transactions(
+            Staging(self.directory, self.files),
+            self.metadata,
+            self.catalogue,
+            self.commit,
+            self.clock_us,
+            self.post,
+        )
+        self.transactions.recover()
         self._readers = ThreadPoolExecutor(READER_THREADS, "penstock-read")
         self._closing = threading.Event()
         self._maintenance = threading.Thread(
@@ -263,7 +275,11 @@ class EmbeddedEngine:
             self.maintain()
 
     def maintain(self) -> None:
-        """One round of retention, compaction and merging over all partitions."""
+        """One round of retention, compaction and merging, and of late transactions."""
+        try:
+            self.transactions.expire()
+        except (LogError, MetadataError, OSError, TimeoutError) as error:
+            logger.warning("transactions: %s", error)
         for topic in self.catalogue:
             for partition in topic.partitions:
                 if self._closing.is_set():

@@ -12,6 +12,7 @@ LogError (a PenstockError)
  +-- FencedProducer      a newer epoch of the same producer exists
  +-- SequenceGap         an idempotent producer left out a batch
  +-- UnknownTopic, UnknownPartition, TopicExists, InvalidSettings
+ +-- TransactionNotOpen  committed, or never begun
  +-- LogClosed           the log is shutting down
 """
 
@@ -172,3 +173,13 @@ class InvalidSettings(LogError):
 class LogClosed(LogError):
     def __str__(self) -> str:
         return "the log is shutting down"
+
+
+class TransactionNotOpen(LogError):
+    def __init__(self, name: str, state: str) -> None:
+        super().__init__(name, state)
+        self.name = name
+        self.state = state
+
+    def __str__(self) -> str:
+        return f"transaction {self.name!r} is {self.state}"

@@ -150,8 +150,10 @@ class Follower:
                 continue
             if found is not None:
                 return found
+        at = bisect_right(self._bases, offset)
+        following = self._bases[at] if at < len(self._bases) else self.visible_offset
         text = "no segment file holds the records"
-        raise CorruptLog(self.directory, 0, text, offset, self.visible_offset)
+        raise CorruptLog(self.directory, 0, text, offset, following)
 
     def _list(self) -> None:
         names = self.pool.files.list(self.directory)
@@ -175,11 +177,13 @@ class Follower:
             limit = self.visible_offset if following is None else following
             if known.whole is None and offset >= known.index.next_offset:
                 self._grow(known, file, offset, min(limit, self.visible_offset))
-                if following is not None and known.index.next_offset >= following:
+                if following is not None and known.index.next_offset == following:
                     known.whole = before
-            end = min(known.index.next_offset, limit)
-            if offset < end:
-                return known.segment, end, file
+            end = known.index.next_offset
+            # One that reaches into the next was put in the place of both: the list is too old.
+            overlaps = following is not None and end > following
+            if offset < end and not overlaps:
+                return known.segment, min(end, limit), file
         except BaseException:
             file.close()
             raise
@@ -192,8 +196,12 @@ class Follower:
             return None
         head = file.pread(HEADER_SIZE, 0)
         known = self._known.get(base)
-        if known is not None and known.is_still(before, head):
-            return known
+        if known is not None:
+            if known.is_still(before, head):
+                return known
+            # Its neighbours may be gone into the new one.
+            del self._known[base]
+            return None
         segment = Segment(self.directory, base, sealed=False)
         index, whole = SparseIndex(base), None
         try:

@@ -70,4 +70,29 @@ _BACKLOGS: Final = (
     """,
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST, _BACKLOGS)
+# Transactions by name, and what their tasks have staged: where it lies and where it shall go.
+_TRANSACTIONS: Final = (
+    """
+    CREATE TABLE transactions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        state TEXT NOT NULL CHECK (state IN ('open', 'committing', 'committed')),
+        deadline_us INTEGER NOT NULL,
+        updated_us INTEGER NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE staged (
+        transaction_id INTEGER NOT NULL,
+        task INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        topic TEXT NOT NULL,
+        partition INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        PRIMARY KEY (transaction_id, task, number)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST, _BACKLOGS, _TRANSACTIONS)

@@ -1,11 +1,14 @@
 """What a commit step has to tell, and what a partition counts. Values only."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.log.tokens import AppendToken
 
 Callback = Callable[[], None]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -35,4 +38,7 @@ def deliver(outcome: Outcome) -> None:
     for token in outcome.tokens:
         token.complete()
     for wake in outcome.wakes:
-        wake()
+        try:
+            wake()
+        except Exception:  # one watcher's mistake must not silence the others
+            logger.exception("a watcher failed")

@@ -7,6 +7,7 @@ Reading is in reader.py, opening in recovery.py, cleaning in cleaner.py.
 
 import errno
 import itertools
+import logging
 import threading
 import time
 from bisect import bisect_right
@@ -33,7 +34,7 @@ from penstock.log.handles import HandlePool
 from penstock.log.hints import ReadHints
 from penstock.log.index import SparseIndex
 from penstock.log.outcome import Callback, Counters, Outcome
-from penstock.log.producers import Producer, ProducerTable
+from penstock.log.producers import Producer
 from penstock.log.recovery import (
     CHECKPOINT_FILE,
     START_FILE,
@@ -41,14 +42,12 @@ from penstock.log.recovery import (
     remove_segment,
     write_number,
 )
+from penstock.log.sealing import Sealing
 from penstock.log.segment import (
-    PRODUCERS_SUFFIX,
     CutFailed,
     Segment,
     cut_back,
-    file_name,
     write_parts,
-    write_small_file,
 )
 from penstock.log.settings import TopicSettings
 from penstock.log.tokens import AppendToken
@@ -65,6 +64,8 @@ MAX_PENDING_BYTES = 2 * (MAX_BATCH_BYTES + HEADER_SIZE)
 # What a cached batch costs beside its bytes.
 CACHE_OVERHEAD_BYTES = 512
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -75,15 +76,6 @@ class _Entry:
     base_offset: int
     header: bytes
     stored: Batch
-
-
-@dataclass(slots=True)
-class _Roll:
-    """A segment that is complete but not yet sealed, with the producers as they were at its end."""
-
-    segment: Segment
-    end_offset: int
-    producers: ProducerTable
 
 
 @dataclass(slots=True)
@@ -139,13 +131,13 @@ class Partition:
         self.last_group_batches = 0
         self._unsynced: list[Segment] = []
         self._new_files = False
-        self._rolls: list[_Roll] = []
+        self._sealing = Sealing(pool.files, directory)
         self._watchers: list[tuple[int, Callback]] = []
         self._roll_wanted = False
+        self._holds = 0
         for segment in self.segments[:-1]:
             if not segment.sealed:
-                end_offset = self.segments[-1].base_offset
-                self._rolls.append(_Roll(segment, end_offset, self._producers.copy()))
+                self._sealing.add(segment, self.segments[-1].base_offset, self._producers)
         self.finish_rolls()
 
     # --- the producer's side ---------------------------------------------------------------------
@@ -198,14 +190,28 @@ class Partition:
     def write_pending(self) -> Outcome:
         """Writes one group of what is queued, and flushes it where the topic asks for that."""
         with self.write_lock:
-            entries, outcome = self._write_group(self._take_group())
-            if self.stopped is not None:
+            group = self._take_group()
+            try:
+                return self._commit(group)
+            except Exception as error:
+                # Must not happen. Whatever it is, this partition does not go on half-done, and
+                # nobody is left waiting.
+                logger.exception("commit of %s failed", self.directory)
+                outcome = Outcome()
+                self._stop(outcome, [], OSError(errno.EIO, f"{type(error).__name__}: {error}"))
+                unknown = OutcomeUnknown(self.directory, str(error))
+                self._refuse(outcome, [token for _, token in group if not token.done], unknown)
                 return outcome
-            if self.settings.durability == "ack" and (self._unsynced or self._new_files):
-                self._flush(outcome, entries)
-            else:
-                self._publish(outcome, entries, flushed=False)
+
+    def _commit(self, group: list[tuple[Batch, AppendToken]]) -> Outcome:
+        entries, outcome = self._write_group(group)
+        if self.stopped is not None:
             return outcome
+        if self.settings.durability == "ack" and (self._unsynced or self._new_files):
+            self._flush(outcome, entries)
+        else:
+            self._publish(outcome, entries, flushed=False)
+        return outcome
 
     def flush(self) -> Outcome:
         """fdatasync for everything written so far (interval, none, close)."""
@@ -219,33 +225,15 @@ class Partition:
         """Seals segments that were rolled: off the way of the appends that are waiting."""
         outcome = Outcome()
         with self.write_lock:
-            if self._rolls and self._unsynced:
+            if self._sealing and self._unsynced:
                 self._flush(outcome, [])
-            while self._rolls and self.stopped is None and self._finish_roll(self._rolls[0]):
-                del self._rolls[0]
+            if self.stopped is None:
+                self._sealing.finish()
         return outcome
-
-    def _finish_roll(self, roll: _Roll) -> bool:
-        """False when the disk did not let us: appends go on, the next ones try it again."""
-        try:
-            self._write_snapshot(roll.end_offset, roll.producers)
-            self._seal(roll.segment)
-            self._remove_old_snapshots(roll.segment.base_offset)
-        except OSError:
-            return False
-        return True
-
-    def _write_snapshot(self, offset: int, producers: ProducerTable) -> None:
-        path = f"{self.directory}/{file_name(offset, PRODUCERS_SUFFIX)}"
-        write_small_file(self.pool.files, path, producers.encode())
 
     @property
     def has_rolls(self) -> bool:
-        return bool(self._rolls)
-
-    def rolls_left(self) -> bool:
-        """Whether sealing failed though the partition goes on; the next append tries it again."""
-        return bool(self._rolls) and self.stopped is None
+        return bool(self._sealing) and self.stopped is None
 
     def request_roll(self) -> None:
         """The next write starts a new segment (for retention of a log that is hardly written)."""
@@ -371,11 +359,12 @@ class Partition:
             old = self.segments[-1] if self.segments else None
             self.segments = [*self.segments, segment]
         if old is not None and not old.sealed:
-            self._rolls.append(_Roll(old, base_offset, self._producers.copy()))
+            self._sealing.add(old, base_offset, self._producers)
 
     def _write(self, group: _Group) -> None:
         """One write for several batches. Raises OSError with nothing of them left in the file."""
-        entries, group.waiting, group.waiting_bytes = group.waiting, [], 0
+        entries, group_bytes = group.waiting, group.waiting_bytes
+        group.waiting, group.waiting_bytes = [], 0
         if not entries:
             return
         segment = self.segments[-1]
@@ -388,6 +377,9 @@ class Partition:
             except OSError:
                 cut_back(file, position)
                 raise
+            if self.settings.durability == "ack":
+                # The disk begins while the next part is prepared; the flush then waits for less.
+                file.start_writeback(position, group_bytes)
         if segment not in self._unsynced:
             self._unsynced.append(segment)
         for entry in entries:
@@ -432,13 +424,6 @@ class Partition:
             self._observe_flush(time.perf_counter() - began, self.next_offset - self.flushed_offset)
         self._publish(outcome, entries, flushed=True)
 
-    def stop_now(self, reason: str) -> Outcome:
-        """Stops the partition after something that must not happen; nothing more is written."""
-        with self.write_lock:
-            outcome = Outcome()
-            self._stop(outcome, [], OSError(errno.EIO, reason))
-            return outcome
-
     def _stop(self, outcome: Outcome, entries: list[_Entry], error: OSError) -> None:
         reason = error.strerror or str(error)
         unknown = OutcomeUnknown(self.directory, reason)
@@ -461,12 +446,28 @@ class Partition:
         with self._lock:
             if flushed:
                 self.flushed_offset = self.next_offset
-            if flushed or self.settings.durability != "ack":
-                self.visible_offset = self.next_offset
-            due = [entry for entry in self._watchers if entry[0] < self.visible_offset]
-            if due:
-                self._watchers = [e for e in self._watchers if e[0] >= self.visible_offset]
-        outcome.wakes.extend(callback for _, callback in due)
+            outcome.wakes.extend(self._show())
+
+    def _show(self) -> list[Callback]:
+        """Makes visible what may be seen; gives the watchers to wake. The lock is held."""
+        if self._holds:
+            return []
+        durable = self.settings.durability == "ack"
+        self.visible_offset = self.flushed_offset if durable else self.next_offset
+        due = [callback for offset, callback in self._watchers if offset < self.visible_offset]
+        if due:
+            self._watchers = [e for e in self._watchers if e[0] >= self.visible_offset]
+        return due
+
+    def hold(self) -> None:
+        """From now on nothing new becomes visible, until `release`: a transaction is being shown."""
+        with self._lock:
+            self._holds += 1
+
+    def release(self) -> Outcome:
+        with self._lock:
+            self._holds -= 1
+            return Outcome(wakes=self._show())
 
     # --- segments --------------------------------------------------------------------------------
 
@@ -505,19 +506,6 @@ class Partition:
             kept = [segment for segment in self.segments if segment not in old]
             self.segments = [*kept[:at], new, *kept[at:]]
 
-    def _seal(self, segment: Segment) -> None:
-        """Writes the index file: from now on the segment is not read at start."""
-        assert segment.index is not None, "a segment is sealed with its index in memory"
-        write_small_file(self.pool.files, segment.index_path, segment.index.encode())
-        segment.sealed = True
-
-    def _remove_old_snapshots(self, base_offset: int) -> None:
-        """The newest two snapshots are enough: one, and one in case that one is damaged."""
-        for segment in self.segments:
-            path = f"{self.directory}/{file_name(segment.base_offset, PRODUCERS_SUFFIX)}"
-            if segment.base_offset < base_offset and self.pool.files.exists(path):
-                self.pool.files.remove(path)
-
     def size_bytes(self) -> int:
         """Bytes of all segment files."""
         return sum(self.segment_size(segment) for segment in self.segments)
@@ -535,10 +523,7 @@ class Partition:
                 return
             pairs = itertools.pairwise(self.segments)
             gone = [segment for segment, after in pairs if after.base_offset <= offset]
-            for roll in self._rolls:
-                # Not sealed yet: nothing else knows the producers of its batches.
-                if roll.segment in gone:
-                    self._write_snapshot(roll.end_offset, roll.producers)
+            self._sealing.give_up(gone)
             self.pool.files.make_directory(self.directory)
             write_number(self.pool.files, f"{self.directory}/{START_FILE}", offset)
             with self._lock:
@@ -548,7 +533,7 @@ class Partition:
     def _remove(self, gone: list[Segment]) -> None:
         with self._lock:
             self.segments = [segment for segment in self.segments if segment not in gone]
-        self._rolls = [roll for roll in self._rolls if roll.segment not in gone]
+        self._sealing.forget(gone)
         self._unsynced = [segment for segment in self._unsynced if segment not in gone]
         for segment in gone:
             self.pool.forget(segment.path)
@@ -587,7 +572,8 @@ class Partition:
             outcome.wakes.extend(callback for _, callback in self._watchers)
             self._watchers = []
         self._refuse(outcome, [token for _, token in late], LogClosed())
-        if self.segments and self.stopped is None:
+        changed = self.flushed_offset != self.recovered.checkpoint
+        if self.segments and self.stopped is None and changed:
             path = f"{self.directory}/{CHECKPOINT_FILE}"
             # Without it, or with an older one, recovery knows less, but nothing wrong.
             with suppress(OSError):

@@ -58,6 +58,8 @@ class Recovered:
     damages: list[Damage] = field(default_factory=list)
     # Records before the first segment that retention did not give up: their files are gone.
     missing_head: Damage | None = None
+    # What the last clean stop noted; 0 when there was none.
+    checkpoint: int = 0
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ def recover(files: FileSystem, directory: str) -> Recovered:
         # A damaged one says nothing; then what is there is all that we know of.
         damaged = files.exists(f"{directory}/{START_FILE}")
         start_offset = first_base if damaged else 0
-    found = Recovered(segments, start_offset, first_base, ProducerTable())
+    found = Recovered(segments, start_offset, first_base, ProducerTable(), checkpoint=checkpoint)
     if start_offset < first_base:
         path = f"{directory}/{file_name(start_offset, LOG_SUFFIX)}"
         reason = "segment files are missing"
@@ -223,15 +225,20 @@ def _walk_unsealed(
 
 
 def _make_durable(files: FileSystem, directory: str, segments: list[Segment], floor: int) -> None:
-    """Writes what nothing proves to be durable again, so that the sync cannot pass it over."""
-    unsealed = [segment for segment in segments if not segment.sealed]
-    for segment in unsealed:
+    """Writes what nothing proves to be durable again, so that the sync cannot pass it over.
+
+    After a clean stop there is nothing to do: a start costs no flushes, however many partitions.
+    """
+    unproven = False
+    for segment in segments:
         index = segment.index
-        assert index is not None, "it was walked"
+        if segment.sealed or index is None or index.next_offset <= floor:
+            continue
+        unproven = True
         file = files.open(segment.path, write=True)
         try:
             end = min(index.size, file.size())
-            position = index.position_of(floor) if index.next_offset > floor else end
+            position = index.position_of(floor)
             while position < end:
                 content = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
                 write_all(file, content, position)
@@ -239,7 +246,7 @@ def _make_durable(files: FileSystem, directory: str, segments: list[Segment], fl
             file.sync()
         finally:
             file.close()
-    if unsealed:
+    if unproven:
         files.sync_directory(directory)
 
 

@@ -68,7 +68,10 @@ class Walker:
         if self.position + header.length > self.end:
             raise BatchError("batch is cut off")
         inside = self._need(header.length)
-        return check_batch(self._window, inside)
+        header = check_batch(self._window, inside)
+        if header.flags & FLAG_OFFSETS:
+            self.view(header)  # where it ends stands in its columns: they must be readable too
+        return header
 
     def check_or_refuse(self, path: str, first_offset: int, end_offset: int) -> BatchHeader | None:
         """Like `check`, for who can do nothing about damage. Raises CorruptLog.
@@ -87,6 +90,11 @@ class Walker:
     def view(self, header: BatchHeader) -> BatchView:
         """A view of the batch that `check` gave."""
         return view_body(header, self._window, self.position - self._window_at + HEADER_SIZE)
+
+    def body(self, header: BatchHeader) -> bytes:
+        """The body as it is stored, of the batch that `check` gave."""
+        start = self.position - self._window_at
+        return self._window[start + HEADER_SIZE : start + header.length]
 
     def advance(self, header: BatchHeader) -> None:
         self.position += header.length

@@ -4,6 +4,7 @@ Pure wiring: each function here turns values of one kind into those of another.
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +14,11 @@ from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.settings import TopicSettings
+from penstock.server.address import Address
 from penstock.server.config_checks import development_key_allowed
 from penstock.server.config_errors import ConfigConflict
 from penstock.server.config_schema import Config
+from penstock.server.flight_link import Start
 from penstock.server.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.limits import connections_that_fit
 from penstock.sessions.base import SessionLimits
@@ -125,3 +128,9 @@ def build_hub(
         "rustlog": lambda outlet: RustLogSession(broker, outlet, session_limits),
     }
     return Hub(loop, limits, sessions, tls)
+
+
+def flight_settings(config: Config, address: Address) -> Start:
+    tls = config.tls
+    level = logging.getLevelNamesMapping()[config.server.log_level.upper()]
+    return Start(address.host, address.port, tls.certificate, tls.key, tls.client_ca, level)

@@ -1,6 +1,6 @@
 """The few lines that a starting server says: what listens where, where the data is, what to do next."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,11 +12,13 @@ SERVES: Final = {
     "tcp": "RustLog and BlipMQ",
     "blipmq": "BlipMQ",
     "rustlog": "RustLog",
+    "flight": "Arrow Flight",
     "http": "/healthz /readyz /metrics /api/v1",
 }
 
-# Where `penstock pub` and `penstock cat` connect unless told otherwise.
-COMMANDS_LOOK_AT: Final = "127.0.0.1:9092"
+# Where `penstock pub` and `penstock cat` look for a server unless told otherwise.
+DEFAULT_SERVER: Final = "127.0.0.1:9092"
+DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
 # Addresses that one can listen on but not connect to.
 LOCAL_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -40,6 +42,8 @@ def render(facts: Facts) -> str:
         what = SERVES[name]
         if name == "http":
             where = f"{'https' if facts.http_tls else 'http'}://{address}"
+        elif name == "flight":
+            where = f"{'grpc+tls' if facts.tls else 'grpc'}://{address}"
         else:
             where = str(address)
             what += ", with or without TLS" if facts.tls else ""
@@ -54,19 +58,24 @@ def render(facts: Facts) -> str:
         )
     if facts.insecure:
         lines.append("  insecure: other machines may connect without keys and TLS")
-    where = _where(dict(facts.listening))
-    lines.append(f"Send a message:  penstock pub{where} demo hello")
-    lines.append(f"Read it again:   penstock cat{where} demo")
+    lines += _first_steps(dict(facts.listening), facts.http_tls)
     return "\n".join(lines) + "\n"
 
 
-def _where(listening: dict[str, Address]) -> str:
-    """What the commands must be told when the server is not where they look by themselves."""
-    address = listening.get("tcp") or listening.get("rustlog") or listening.get("blipmq")
-    if address is None:
-        return ""
-    reachable = str(Address(LOCAL_HOST.get(address.host, address.host), address.port))
-    return "" if reachable == COMMANDS_LOOK_AT else f" --server {reachable}"
+def _first_steps(listening: dict[str, Address], http_tls: bool) -> Iterator[str]:
+    """Commands that work as they stand here: told where the server is when they would not find it."""
+    wire = listening.get("tcp") or listening.get("rustlog") or listening.get("blipmq")
+    if wire is not None:
+        told = "" if _reachable(wire) == DEFAULT_SERVER else f" --server {_reachable(wire)}"
+        yield f"Send a message:  penstock pub{told} demo hello"
+    if "http" in listening:
+        url = f"{'https' if http_tls else 'http'}://{_reachable(listening['http'])}"
+        told = "" if url == DEFAULT_HTTP else f" --http {url}"
+        yield f"Read it again:   penstock cat{told} demo"
+
+
+def _reachable(address: Address) -> str:
+    return str(Address(LOCAL_HOST.get(address.host, address.host), address.port))
 
 
 def why_there(source_kind: str, source: str) -> str:

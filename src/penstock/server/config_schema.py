@@ -61,6 +61,9 @@ class ListenersConfig:
     )
     blipmq: Address | None = listener("127.0.0.1:5555", "BlipMQ alone.")
     rustlog: Address | None = listener("off", "RustLog alone.")
+    flight: Address | None = listener(
+        "127.0.0.1:8815", "Arrow Flight: topics as tables. With a certificate it speaks TLS only."
+    )
     http: Address | None = listener("127.0.0.1:8080", "HTTP: /healthz, /readyz and /metrics.")
 
 

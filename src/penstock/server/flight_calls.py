@@ -20,20 +20,24 @@ from penstock.server.flight_link import (
     Append,
     Appended,
     AtTime,
+    Begin,
     CommitGroup,
     Committed,
     Describe,
     Done,
     Failure,
+    Finish,
     LoggedIn,
     Login,
     Offsets,
     PartitionFacts,
     Question,
+    Stage,
     TopicFacts,
     TopicList,
     Topics,
 )
+from penstock.server.flight_transactions import TransactionCalls
 
 INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR, Code.CORRUPT_LOG)
 
@@ -51,6 +55,7 @@ class FlightCalls:
         self._broker = broker
         self._engine = engine
         self._on_failed_login = on_failed_login
+        self.transactions = TransactionCalls(broker, engine, failure)
 
     def answer(self, question: Question, body: bytes, give: Give) -> None:
         """Calls `give` exactly once, now or later."""
@@ -74,6 +79,12 @@ class FlightCalls:
             _AtTime(self._engine, self._readable(question.who, question.topic), question, give)
         elif isinstance(question, CommitGroup):
             self._commit(question, give)
+        elif isinstance(question, Begin):
+            self.transactions.begin(question, give)
+        elif isinstance(question, Stage):
+            self.transactions.stage(question, body, give)
+        elif isinstance(question, Finish):
+            self.transactions.finish(question, give)
         else:
             give(self._committed(question))
 

@@ -4,6 +4,7 @@
 """
 
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -41,11 +42,21 @@ KINDS: Final[dict[Code, Callable[[str], Exception]]] = {
 logger = logging.getLogger(__name__)
 
 
+def hide_tracebacks() -> None:
+    """For the Flight process: pyarrow puts the traceback of an error, with the paths of this machine,
+    behind the text that goes to the peer. It asks this function for it; logging does not."""
+    traceback.format_exception = _kind_only
+
+
+def _kind_only(error: object, *rest: object, **more: object) -> list[str]:
+    return [error.__name__ if isinstance(error, type) else type(error).__name__]
+
+
 def to_flight(error: BaseException) -> Exception:
     found = from_exception(error)
     if found.code is Code.INTERNAL:
         logger.error("Flight: %s", found, exc_info=found.__cause__ or found)
-    make = KINDS.get(found.code, flight.FlightInternalError)
+    make: Callable[[str], Exception] = KINDS.get(found.code, flight.FlightInternalError)
     return make(f"{found.code.number} {found.code.name}: {found}")
 
 
@@ -54,7 +65,7 @@ def refusing() -> Iterator[None]:
     """Around every call: errors of ours leave as errors of Flight; pyarrow's own stay as they are."""
     try:
         yield
-    except (flight.FlightError, GeneratorExit, StopIteration):
+    except (flight.FlightError, pa.ArrowException):
         raise
     except BrokerError as error:
         raise to_flight(error) from None

@@ -23,6 +23,8 @@ _PREFIX: Final = Struct("<II")
 # The answer to any question is there in milliseconds, after a flush at the latest. Longer means that
 # the disk hangs; the peer of the Flight process must hear something.
 ANSWER_TIME_S: Final = 60.0
+# A commit appends all that was staged: gigabytes take a while.
+COMMIT_TIME_S: Final = 600.0
 # Appends on their way, all streams together: what the server holds for Flight until it is durable.
 MAX_UNANSWERED_BYTES: Final = 64 * 1024 * 1024
 
@@ -85,6 +87,34 @@ class Committed(Message, frozen=True):
     topic: str
 
 
+class Begin(Message, frozen=True):
+    """Opens a transaction, or gives it more time."""
+
+    who: Principal
+    name: str
+    timeout_us: int
+
+
+class Stage(Message, frozen=True):
+    """Like Append, but nobody sees it before the commit."""
+
+    who: Principal
+    name: str
+    task: int
+    topic: str
+    partition: int
+    count: int
+    flags: int
+
+
+class Finish(Message, frozen=True):
+    """Commits what these tasks staged; without tasks (None) gives it all up."""
+
+    who: Principal
+    name: str
+    tasks: tuple[int, ...] | None
+
+
 # --- answers -------------------------------------------------------------------------------------
 
 
@@ -134,14 +164,22 @@ class Appended(Message, frozen=True):
     repeated: bool
 
 
+class TransactionState(Message, frozen=True):
+    """open or committed."""
+
+    state: str
+
+
 class Done(Message, frozen=True):
     """As was asked."""
 
 
 # --- frames --------------------------------------------------------------------------------------
 
-Question = Login | Topics | Describe | AtTime | Append | CommitGroup | Committed
-Answer = Failure | LoggedIn | TopicFacts | TopicList | Offsets | Appended | Done
+Question = (
+    Login | Topics | Describe | AtTime | Append | CommitGroup | Committed | Begin | Stage | Finish
+)
+Answer = Failure | LoggedIn | TopicFacts | TopicList | Offsets | Appended | TransactionState | Done
 
 
 class Ask(Message, frozen=True):
@@ -361,3 +399,11 @@ class BrokerLink:
         answer = self.ask_later(Committed(who, group, topic)).result()
         assert isinstance(answer, Offsets)
         return answer.offsets
+
+    def begin(self, who: Principal, name: str, timeout_us: int) -> str:
+        answer = self.ask_later(Begin(who, name, timeout_us)).result()
+        assert isinstance(answer, TransactionState)
+        return answer.state
+
+    def finish(self, who: Principal, name: str, tasks: tuple[int, ...] | None) -> None:
+        self.ask_later(Finish(who, name, tasks)).result(COMMIT_TIME_S)

@@ -18,9 +18,9 @@ MAX_REQUEST_BYTES: Final = 1024 * 1024
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
 U32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+TimeoutS = Annotated[int, msgspec.Meta(ge=1, le=7 * 24 * 3600)]
 Group = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
-# As msgspec holds no more than 64 bits either way, larger ids come as negative numbers nowhere.
-ProducerId = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
 
 
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class Producer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Makes a write idempotent: batch n of the stream has `sequence` + n."""
 
-    id: ProducerId
+    id: Natural
     epoch: U32
     sequence: U32
 
@@ -64,6 +64,9 @@ class Put(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: Natural | None = None
     producer: Producer | None = None
     create: bool = False
+    # Staged in this transaction instead of appended; `task` tells the parts of it apart.
+    transaction: Name | None = None
+    task: Natural = 0
 
 
 class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +93,24 @@ class CommitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CommittedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: Group
     topic: str
+
+
+class BeginBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Without another sign of life the transaction ends after `timeout_s`."""
+
+    name: Name
+    timeout_s: TimeoutS = 3600
+
+
+class CommitTransactionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What these tasks staged counts; what others staged does not."""
+
+    name: Name
+    tasks: tuple[Natural, ...]
+
+
+class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
 
 
 class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

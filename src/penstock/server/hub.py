@@ -111,6 +111,9 @@ class Hub:
         if not self._addresses[address]:
             del self._addresses[address]
 
+    def note_failed_login(self) -> None:
+        self.counters.failed_logins += 1
+
     def flush_later(self, connection: "Outgoing") -> None:
         """The connection writes once, after everything else of this turn of the loop."""
         if not self._unflushed:

@@ -24,6 +24,7 @@ from penstock.log.embedded import EmbeddedEngine
 from penstock.log.outcome import Counters
 from penstock.log.partition import Partition
 from penstock.server.counters import Histogram
+from penstock.server.flight_host import FlightHost
 from penstock.server.hub import Hub
 
 # A flush takes 0.2 ms on a good disk and seconds on one that is in trouble.
@@ -80,6 +81,7 @@ class Metrics:
         self.hub: Hub | None = None
         self.broker: Broker | None = None
         self.engine: EmbeddedEngine | None = None
+        self.flight: FlightHost | None = None
         self._totals = LogTotals()
         self._summary = _registry(_Page(self._summarise))
         self._partitions = _registry(_Page(self._list_partitions))
@@ -103,6 +105,9 @@ class Metrics:
             yield from _subscriptions(self.broker)
         if self.engine is not None:
             yield from self._log(self.engine)
+        if self.flight is not None:
+            restarts = self.flight.restarts
+            yield _counter("flight_restarts", "Times the Flight process died.", restarts)
         seen = self.observations
         yield _histogram("flush_duration_seconds", "Time of one flush.", seen.flush_seconds)
         yield _histogram("flush_records", "Records in one flush.", seen.flush_records)

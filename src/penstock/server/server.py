@@ -25,6 +25,7 @@ from penstock.server.assembly import (
     build_access,
     build_broker,
     build_hub,
+    flight_settings,
     open_engine,
     topic_defaults,
 )
@@ -32,6 +33,8 @@ from penstock.server.banner import Facts, render, why_there
 from penstock.server.config import LoadedConfig
 from penstock.server.config_checks import check_exposure, listening
 from penstock.server.connection import Connection
+from penstock.server.flight_calls import FlightCalls
+from penstock.server.flight_host import FlightHost
 from penstock.server.http import HttpApp, HttpListener
 from penstock.server.hub import Hub
 from penstock.server.listeners import Listener
@@ -46,6 +49,8 @@ DRAIN_POLL_S: Final = 0.02
 GOODBYE_TIME_S: Final = 0.3
 # Listeners whose connections speak one protocol; all others look at the first bytes.
 ONE_PROTOCOL: Final = frozenset({"blipmq", "rustlog"})
+# Listeners that others serve. Flight's sockets only keep its port for it while its process is not there.
+NOT_OURS: Final = frozenset({"http", "flight"})
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +88,7 @@ class Server:
         self.http = HttpApp(self.metrics)
         self._environment = environment
         self._say = say
+        self.flight: FlightHost | None = None
         self._http_listener: HttpListener | None = None
         self._lag: LoopLag | None = None
         self._tls: ssl.SSLContext | None = None
@@ -119,8 +125,9 @@ class Server:
         self._assemble(loop)
         if self._http_listener is None:
             await self._start_http()
+        await self._start_flight()
         for name, listener in self.listeners.items():
-            if name != "http":
+            if name not in NOT_OURS:
                 await listener.listen(self._factory(name))
         self.http.state = "ready"
         notify(self._environment, "READY=1")
@@ -137,6 +144,7 @@ class Server:
         self.hub = build_hub(self.config, self.broker, loop, self._tls)
         self.metrics.engine = self.engine
         self.metrics.broker = self.broker
+        self.broker.render_metrics = lambda: self.metrics.summary().decode()
         self.metrics.hub = self.hub
         self.http.api = Api(self.broker, topic_defaults(self.config))
 
@@ -149,6 +157,16 @@ class Server:
         if listener is not None:
             self._http_listener = HttpListener(self.http, listener.sockets, self._http_tls())
             await self._http_listener.start()
+
+    async def _start_flight(self) -> None:
+        listener = self.listeners.get("flight")
+        if listener is None:
+            return
+        calls = FlightCalls(self.broker, self.engine, self.hub.note_failed_login)
+        self._closing.append(calls.transactions.close)
+        self.flight = FlightHost(calls, flight_settings(self.config, listener.address))
+        self.metrics.flight = self.flight
+        await self.flight.start()
 
     def _http_tls(self) -> ssl.SSLContext | None:
         """Keys go over HTTP: in clear only within this machine, where probes and scrapers are."""
@@ -179,7 +197,7 @@ class Server:
             if name != "http":
                 listener.close()
         if hasattr(self, "hub"):
-            await self._drain()
+            await asyncio.gather(self._drain(), self._stop_flight())
         if self._http_listener is not None:
             await self._http_listener.stop()
             self._http_listener = None
@@ -189,6 +207,10 @@ class Server:
             self._lag.stop()
         while self._closing:
             self._closing.pop()()
+
+    async def _stop_flight(self) -> None:
+        if self.flight is not None:
+            await self.flight.stop(self.config.server.drain_time_us / SECOND_US)
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()

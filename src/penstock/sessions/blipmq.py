@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.log.tokens import AppendToken
 from penstock.sessions.base import Inbox, Outlet, PendingBytes, SessionLimits
 from penstock.sessions.blipmq_delivery import PollAnswers
-from penstock.sessions.blipmq_refusals import publish_nack, subscribe_nack
+from penstock.sessions.blipmq_refusals import publish_nack, subscribe_nack, without_large
 from penstock.wire import blipmq as wire
 from penstock.wire.blipmq_batch import encode_nacks, pack_consecutive
 from penstock.wire.blipmq_split import (
@@ -162,29 +162,21 @@ class BlipMQSession:
         if isinstance(operation, Control):
             self._counters.frames_in += 1
             self._control(operation)
+        elif principal is None:  # it was split while the key was still good
+            ids = operation.tags if isinstance(operation, AckRun) else operation.correlation_ids
+            self._counters.frames_in += len(ids) // 8
+            self._nacks(ids, wire.UNAUTHENTICATED)
         elif isinstance(operation, PublishRun):
             self._counters.frames_in += len(operation.values)
-            if principal is None:
-                self._nacks(operation.correlation_ids, wire.UNAUTHENTICATED)
-            else:
-                self._publish(operation, principal)
+            self._publish(operation, principal)
         elif isinstance(operation, PollRun):
-            if principal is None:
-                self._counters.frames_in += operation.count
-                self._nacks(operation.correlation_ids, wire.UNAUTHENTICATED)
-            else:
-                self._start_poll(operation, principal)
+            self._start_poll(operation, principal)
         else:
             self._counters.frames_in += operation.count
-            if principal is None:
-                self._nacks(operation.tags, wire.UNAUTHENTICATED)
-            else:
-                self._acknowledge(operation, principal)
+            self._acknowledge(operation, principal)
 
     def _nack(self, correlation_id: int, nack: wire.Nack) -> None:
-        self._counters.errors[str(nack.code)] += 1
-        self._counters.frames_out += 1
-        self._out.append(wire.encode_nack(correlation_id, nack))
+        self._nacks(pack_consecutive(correlation_id, 1), nack)
 
     def _nacks(self, correlation_ids: bytes, nack: wire.Nack) -> None:
         """The same refusal for each of the packed ids."""
@@ -284,23 +276,14 @@ class BlipMQSession:
 
     def _publish_fitting(self, run: PublishRun, principal: Principal, error: BrokerError) -> None:
         """Some messages of the run are too large: those are refused, as if each had come alone."""
-        limit = self._broker.record_limit(run.topic_name)
         durable = run.qos == wire.QOS_AT_LEAST_ONCE
-        packed = run.correlation_ids
-        values: list[bytes] = []
-        ids = bytearray()
-        refused = bytearray()
-        for number, value in enumerate(run.values):
-            fits = len(value) <= limit
-            (ids if fits else refused).extend(packed[8 * number : 8 * number + 8])
-            if fits:
-                values.append(value)
-        self._refuse_publish(bytes(refused), durable, error)
+        values, ids, refused = without_large(run, self._broker.record_limit(run.topic_name))
+        self._refuse_publish(refused, durable, error)
         if values:
             try:
-                self._append(principal, run.topic_name, values, bytes(ids), durable)
+                self._append(principal, run.topic_name, values, ids, durable)
             except PenstockError as other:
-                self._refuse_publish(bytes(ids), durable, other)
+                self._refuse_publish(ids, durable, other)
 
     def _append(
         self, principal: Principal, topic: str, values: list[bytes], ids: bytes, durable: bool
@@ -382,17 +365,14 @@ class BlipMQSession:
                 break
         poll.stepping = False
         if poll.reading or poll.left:
-            self._hold(poll)
+            if self._poll is None:
+                self._poll = poll
+                self._wait()
             return
         self._broker.backlog.changed_if_settled(poll.subscription)
         if self._poll is poll:
             self._poll = None
             self._go_on()
-
-    def _hold(self, poll: PollAnswers) -> None:
-        if self._poll is None:
-            self._poll = poll
-            self._wait()
 
     def _collected(self, poll: PollAnswers, delivery: Delivery) -> None:
         poll.reading = False

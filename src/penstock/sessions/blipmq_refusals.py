@@ -9,6 +9,7 @@ from penstock.log.errors import (
     PartitionStopped,
 )
 from penstock.wire import blipmq as wire
+from penstock.wire.blipmq_split import PublishRun
 
 SHUTTING_DOWN = "log corruption: write-ahead log not available: broker shutting down"
 NOT_AUTHORIZED = 401
@@ -33,6 +34,20 @@ def subscribe_nack(error: Exception) -> wire.Nack:
     if refusal.code is Code.NOT_AUTHORIZED:
         return wire.Nack(NOT_AUTHORIZED, str(refusal))
     return wire.Nack(FAILED if refusal.code.retriable else INVALID, str(refusal))
+
+
+def without_large(run: PublishRun, limit: int) -> tuple[list[bytes], bytes, bytes]:
+    """The messages of up to `limit` bytes, their packed ids, and the ids of the others."""
+    packed = run.correlation_ids
+    values: list[bytes] = []
+    ids = bytearray()
+    refused = bytearray()
+    for number, value in enumerate(run.values):
+        fits = len(value) <= limit
+        (ids if fits else refused).extend(packed[8 * number : 8 * number + 8])
+        if fits:
+            values.append(value)
+    return values, bytes(ids), bytes(refused)
 
 
 def _wal_reason(error: Exception) -> str:

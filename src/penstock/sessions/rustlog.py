@@ -61,6 +61,8 @@ class RustLogSession:
     # --- the server's side -----------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
+        if self._gone or self._broken is not None:
+            return
         self._inbox.add(data)
         self._work()
 
@@ -191,7 +193,19 @@ class RustLogSession:
         slot.reply = reply
         self._slots.append(slot)
 
+    def _check_right(self, request: wire.Request) -> None:
+        """Comes before every look at the topic: who may not use it does not learn whether it exists."""
+        if not self._broker.access.still_valid(self._principal):
+            raise BrokerError(
+                Code.NOT_AUTHENTICATED, f"the key {self._principal.name!r} is revoked"
+            )
+        if isinstance(request, wire.Produce | wire.CreateTopic):
+            self._broker.require(self._principal, "write", request.topic)
+        elif not isinstance(request, wire.ListTopics | wire.Metrics | wire.Ping):
+            self._broker.require(self._principal, "read", request.topic)
+
     def _carry_out(self, dialect: Dialect, request: wire.Request, slot: _Slot, size: int) -> None:
+        self._check_right(request)
         if isinstance(request, wire.Produce):
             self._produce(dialect, request, slot, size)
         elif isinstance(request, wire.Fetch):
@@ -212,11 +226,23 @@ class RustLogSession:
             offset = self._broker.loose_offset(group, topic, partition)
         return offset
 
+    def _may_see(self, topic: str) -> bool:
+        access = self._broker.access
+        return access.allowed(self._principal, "read", topic) or access.allowed(
+            self._principal, "write", topic
+        )
+
     def _look_up(self, dialect: Dialect, request: wire.Request) -> bytes:
         """Requests that only look."""
         engine = self._broker.engine
         if isinstance(request, wire.ListTopics):
-            return dialect.topics([(info.name, info.partitions) for info in engine.topics()])
+            return dialect.topics(
+                [
+                    (info.name, info.partitions)
+                    for info in engine.topics()
+                    if self._may_see(info.name)
+                ]
+            )
         if isinstance(request, wire.DescribeTopic):
             info = engine.topic(request.topic)
             if info is None:
@@ -232,7 +258,6 @@ class RustLogSession:
 
     def _produce(self, dialect: Dialect, request: wire.Produce, slot: _Slot, size: int) -> None:
         if self._broker.options.rustlog_auto_create:
-            self._broker.require(self._principal, "write", request.topic)
             self._broker.ensure_topic(request.topic)
         next_offset = self._broker.engine.offsets(request.topic, request.partition)[1]
         if not request.records:

@@ -229,7 +229,9 @@ class BinaryDialect:
             return self.error(self.FETCH_FAILED, f"Failed to fetch records: {refused}")
         if isinstance(request, wire.OffsetCommit):
             return self.error(self.COMMIT_FAILED, f"Failed to commit offset: {refused}")
-        return self.error(self.FAILED, f"Failed to write record: {refused}")
+        if isinstance(request, wire.Produce):
+            return self.error(self.FAILED, f"Failed to write record: {refused}")
+        return self.error(self.FAILED, str(refused))
 
     def _create_refusal(self, topic: str, count: int, refused: BrokerError) -> bytes:
         if refused.code is Code.TOPIC_EXISTS:
