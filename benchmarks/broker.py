@@ -132,8 +132,9 @@ class Bench:
 def tables(quick: bool) -> Iterator[Table]:
     rounds = 3 if quick else 7
     limit_s = 8.0 if quick else 50.0
-    with scratch(8 * GIB) as directory, ExitStack() as stack:
-        servers.touch_memory((1 if quick else 4) * GIB)
+    with scratch(12 * GIB) as directory, ExitStack() as stack:
+        # More than all rows together write.
+        servers.touch_memory((2 if quick else 10) * GIB)
         bench = Bench(stack, directory, quick)
         publishing = {
             "control": bench.bare(),

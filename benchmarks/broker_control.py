@@ -63,6 +63,8 @@ class BareServer(asyncio.BufferedProtocol):
         assert written == sum(map(len, parts)), "a regular file takes all, or the disk is full"
         self._written += written
         if self._written > MAX_FILE_BYTES:
+            # Emptied, not written over: pages that are in the cache already would cost it nothing.
+            os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             self._written = 0
 

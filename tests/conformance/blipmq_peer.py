@@ -115,7 +115,8 @@ def write_failed(cid: int, reason: str) -> bytes:
 
 
 class BlipMQPeer(RawPeer):
-    """A socket that knows frames. Silence is proved by a PING: answers come in order."""
+    """A socket that knows frames. Silence is proved by a POLL of subscription 0: answers come in order,
+    and its refusal waits for nothing, while a PONG waits until what was published is on disk."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -138,9 +139,9 @@ class BlipMQPeer(RawPeer):
         self.expect(*answers)
 
     def quiet(self) -> None:
-        """Nothing was sent to us: the next frame is the answer to a PING."""
+        """Nothing was sent to us: the next frame is the refusal of a senseless POLL."""
         number = next(self._numbers)
-        self.ask(ping(number), pong(number))
+        self.ask(poll(number, 0), ZERO_SUBSCRIPTION.frame(number))
 
     def subscribe(self, topic: str, qos: int = 1) -> int:
         number = next(self._numbers)
@@ -152,11 +153,11 @@ class BlipMQPeer(RawPeer):
     def poll_once(self, subscription: int, cid: int = 9) -> bytes | None:
         """What one POLL brings, or None."""
         number = next(self._numbers)
-        self.send(poll(cid, subscription) + ping(number))
+        self.send(poll(cid, subscription) + poll(number, 0))
         answer = self.frame()
-        if answer == pong(number):
+        if answer == ZERO_SUBSCRIPTION.frame(number):
             return None
-        self.expect(pong(number))
+        self.expect(ZERO_SUBSCRIPTION.frame(number))
         return answer
 
     def poll(self, subscription: int, cid: int = 9) -> bytes:

@@ -11,12 +11,15 @@ from conformance.blipmq_peer import (
     INVALID_PUBLISH,
     INVALID_QOS,
     PUBLISH,
+    ZERO_SUBSCRIPTION,
     BlipMQPeer,
     ack,
     frame,
     message,
     nack,
+    ping,
     poll,
+    pong,
     u16,
     until,
     until_queued,
@@ -339,3 +342,30 @@ def test_the_frames_of_this_file_are_what_they_seem() -> None:
     """The builder by hand, against bytes of the document."""
     expected = x("00000012 03 0000000000000004 01 0004 64656D6F 6869")
     assert message(4, "demo", b"hi") == expected == frame(PUBLISH, 4, x("01") + u16(4) + b"demohi")
+
+
+@pytest.mark.row("blipmq-27")
+def test_a_pong_waits_until_what_was_published_is_on_disk(
+    start: Start, connect: Connect, topic: str, disk_of: DiskOf
+) -> None:
+    """A publisher has no other way to hear that its messages are durable: a PING behind them is
+    answered when they are, or behind their refusal. The reference server answers at once, and its
+    PONG says nothing of the disk."""
+    server = start(PATIENT)
+    peer = connect(server).login()
+    disk = disk_of(server)
+    with disk.files.pause("sync", suffix=".log") as paused:
+        peer.send(message(3, topic, b"slow") + ping(4) + poll(5, 0))
+        paused.wait_until_reached()
+        # Nothing can be told of silence here but this: the record is not visible, and the answer
+        # comes behind the flush, in order with the frame that follows it.
+        assert stored(server, topic) == 0
+    peer.expect(pong(4), ZERO_SUBSCRIPTION.frame(5))
+    assert stored(server, topic) == 1
+
+    disk.is_full()
+    peer.ask(
+        message(6, topic, b"refused") + ping(7),
+        write_failed(6, f"I/O error: {os.strerror(errno.ENOSPC)}"),
+        pong(7),
+    )

@@ -1,11 +1,12 @@
 """The server as a whole, in this process: start, who may come in, drain, stop, start again."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from kit.echo_server import EchoSession, hang_up, make_certificate, next_turn, run
+from kit.echo_server import Certificate, EchoSession, hang_up, make_certificate, next_turn, run
 from kit.running_server import Running, make_server, running_server
 
 from penstock.broker.access import Principal
@@ -46,13 +47,20 @@ def refusal(data: Path, config: Path | None = None, /, **settings: str) -> Penst
     return caught.value
 
 
-async def ask_rustlog(port: int, request: rustlog.Request) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(encode_request(request))
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    answer = await reader.readexactly(size)
-    await hang_up(writer)
-    return answer
+def trusting(pem: Certificate) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=pem.certificate)
+
+
+async def ask_rustlog(
+    port: int, request: rustlog.Request, tls: ssl.SSLContext | None = None
+) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+    try:
+        writer.write(encode_request(request))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        return await reader.readexactly(size)
+    finally:
+        await hang_up(writer)
 
 
 # --- start ---------------------------------------------------------------------------------------
@@ -130,9 +138,14 @@ def test_keys_and_tls_open_the_door(tmp_path: Path) -> None:
         assert not access.development_key
         assert access.authenticate("dev-key") is None
         # Whoever needs no login may do nothing here.
-        answer = await ask_rustlog(running.port("tcp"), rustlog.CreateTopic("t", 1))
+        request = rustlog.CreateTopic("t", 1)
+        answer = await ask_rustlog(running.port("tcp"), request, trusting(pem))
         assert answer[0] == 0xFE
         assert running.server.engine.topic("t") is None
+        # And nobody speaks in clear over a network.
+        with pytest.raises(asyncio.IncompleteReadError):
+            await ask_rustlog(running.port("tcp"), rustlog.Ping())
+        assert running.server.hub.counters.closed["plain_refused"] == 1
 
     with_server(
         tmp_path / "data", test, config,

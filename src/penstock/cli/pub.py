@@ -1,8 +1,7 @@
 """`penstock pub TOPIC [MESSAGE]`: publish one message, lines of a file or of stdin, or all of it.
 
-Ends with 0 only when the server has taken every message: with BlipMQ by a PONG behind the last one,
-which does not speak of the disk, with RustLog by the offsets, which come after it. Blocks while it
-reads, so that Ctrl-C works at any time.
+Ends with 0 only when the server has every message on disk: with BlipMQ by a PONG behind the last one,
+with RustLog by the offsets. Blocks while it reads, so that Ctrl-C works at any time.
 """
 
 import sys

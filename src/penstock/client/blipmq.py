@@ -5,8 +5,9 @@
         await client.flush()
 
 The protocol answers a good PUBLISH with silence. `flush` asks PING behind the messages: servers
-answer in order, so the PONG means that everything before it was processed, and refusals have
-arrived. Leaving the block flushes. Messages without a confirmation are not sent again by themselves.
+answer in order, so the PONG means that everything before it was processed. Penstock's means more: it
+is on disk, or its refusal has arrived. Leaving the block flushes. Messages without a confirmation are
+not sent again by themselves.
 """
 
 import asyncio

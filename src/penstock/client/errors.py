@@ -9,6 +9,7 @@
         Refused              the server said no; `code` is its number (0 where it has none)
             NotAuthorized    wrong or missing key, or no right to do this
             NotFound         no such topic, partition or subscription
+            Unavailable      not now: the same request may be granted a little later
         PublishRefused       some published messages were refused; `refusals` says which and why
 
 A wrong argument, such as a message that no frame can hold, is a ValueError.
@@ -111,6 +112,10 @@ class NotAuthorized(Refused):
 
 class NotFound(Refused):
     exit_code: ClassVar[int] = EXIT_NOT_FOUND
+
+
+class Unavailable(Refused):
+    """The server is stopping, overloaded, or its disk is in trouble."""
 
 
 def refused(code: int, text: str, what: str) -> Refused:

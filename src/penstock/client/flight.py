@@ -19,11 +19,29 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.client.errors import ConnectFailed, NotAuthorized, NotFound, Refused
+from penstock.client.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    NotAuthorized,
+    NotFound,
+    Refused,
+    RequestTimedOut,
+    Unavailable,
+)
 
 DEFAULT_PORT: Final = 8815
 # Rows of a table are sent in record batches of this size: what the server appends at once.
 BATCH_ROWS: Final = 65_536
+# The server itself gives up waiting for its disk after a minute; a commit may have gigabytes to move.
+ACTION_TIME_S: Final = 90.0
+COMMIT_TIME_S: Final = 600.0
+# gRPC waits ever longer between attempts to connect, up to two minutes: a server that comes back would
+# not be found for long. And by itself it shares the waiting with every other client of the process.
+_RECONNECT: Final = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
 
 _NUMBER_AND_NAME: Final = re.compile(r"(\d+) ([A-Z_]+): (.*)", re.DOTALL)
 # What pyarrow puts behind the server's own words.
@@ -48,6 +66,16 @@ class Written:
     count: int
     sequence: int | None = None
     repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`created_us` tells a topic from an older one of the same name. `bounds`: of each partition the
+    first offset kept, and the one behind the last."""
+
+    name: str
+    created_us: int
+    bounds: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +124,10 @@ class FlightClient:
             settings["cert_chain"], settings["private_key"] = tls_client
         scheme = "grpc+tls" if tls or settings else "grpc"
         address = server if re.search(r":\d+$", server) else f"{server}:{DEFAULT_PORT}"
-        self._client = flight.connect(f"{scheme}://{address}", **settings)
-        headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
-        self._options = flight.FlightCallOptions(headers=headers)
+        location = f"{scheme}://{address}"
+        self._client = flight.connect(location, generic_options=_RECONNECT, **settings)
+        self._headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
+        self._options = flight.FlightCallOptions(headers=self._headers)
 
     def close(self) -> None:
         self._client.close()
@@ -124,6 +153,19 @@ class FlightClient:
         """Of each partition the first offset kept, and the one behind the last."""
         found = self.action("offsets", topic=topic)["partitions"]
         return [(one["earliest"], one["latest"]) for one in found]
+
+    def describe(self, topic: str) -> Topic:
+        """The offsets of all partitions, and which topic of this name it is."""
+        found = self.action("offsets", topic=topic)
+        bounds = tuple((one["earliest"], one["latest"]) for one in found["partitions"])
+        return Topic(topic, found["created_us"], bounds)
+
+    def offsets_at(self, topic: str, time_us: int, partitions: Sequence[int]) -> dict[int, int]:
+        """By partition the first offset at this time or later; the latest where there is none."""
+        found = self.action(
+            "offsets_by_time", topic=topic, time_us=time_us, partitions=list(partitions)
+        )
+        return {one["partition"]: one["offset"] for one in found["partitions"]}
 
     def read(
         self,
@@ -163,6 +205,14 @@ class FlightClient:
             tickets = [ticket]
         return pa.RecordBatchReader.from_batches(schema, self._batches(tickets, what))
 
+    def stream(
+        self, topic: str, partition: int, start: int, end: int, *, headers: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of one range as the server sends them; asks nothing beforehand."""
+        query = {"topic": topic, "partition": partition, "start": start, "end": end}
+        ticket = flight.Ticket(json.dumps({**query, "headers": headers}).encode())
+        return self._batches([ticket], f"reading topic {topic!r}")
+
     def _batches(self, tickets: list[flight.Ticket], what: str) -> Iterator[pa.RecordBatch]:
         for ticket in tickets:
             with self._telling(what):
@@ -192,18 +242,57 @@ class FlightClient:
                 "epoch": producer.epoch,
                 "sequence": producer.sequence,
             }
+        return self._put(command, data)
+
+    def _put(self, command: dict[str, object], data: Any) -> list[Written]:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        topic = command["topic"]
         with self._telling("writing" if topic is None else f"writing to topic {topic!r}"):
             writer, answers = self._client.do_put(descriptor, data.schema, self._options)
             # Read all the time: answers that nobody takes would stop the server, and then us.
-            written = ThreadPoolExecutor(1).submit(lambda: list(_written(answers.read)))
-            try:
-                for batch in _batches_of(data):
-                    writer.write_batch(batch)
-                writer.done_writing()
-                return written.result()
-            finally:
-                writer.close()
+            with ThreadPoolExecutor(1) as thread:
+                written = thread.submit(lambda: list(_written(answers.read)))
+                try:
+                    for batch in _batches_of(data):
+                        writer.write_batch(batch)
+                    writer.done_writing()
+                    return written.result()
+                finally:
+                    writer.close()
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def begin(self, name: str, timeout_s: int) -> bool:
+        """Opens a transaction, or gives an open one more time. False: it is committed already."""
+        return bool(self.action("begin", name=name, timeout_s=timeout_s)["state"] != "committed")
+
+    def stage(
+        self,
+        name: str,
+        task: int,
+        topic: str | None,
+        data: "pa.Table | pa.RecordBatch | pa.RecordBatchReader",
+        *,
+        create: bool = False,
+    ) -> int:
+        """Puts rows into an open transaction, invisible until its commit names this task.
+
+        Durable on return. Gives the number of rows. Tasks become visible in the order of their numbers.
+        """
+        command: dict[str, object] = {"topic": topic, "create": create}
+        command |= {"transaction": name, "task": task}
+        return sum(one.count for one in self._put(command, data))
+
+    def commit_transaction(self, name: str, tasks: Sequence[int]) -> None:
+        """What these tasks have staged becomes visible at once; the rest is dropped.
+
+        Doing it again changes nothing.
+        """
+        self.action("commit", COMMIT_TIME_S, name=name, tasks=list(tasks))
+
+    def abort(self, name: str) -> None:
+        """Drops everything that was staged."""
+        self.action("abort", name=name)
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -215,11 +304,14 @@ class FlightClient:
         ]
         self.action("commit_group", group=group, offsets=rows)
 
-    def action(self, name: str, **body: object) -> dict[str, Any]:
+    def action(
+        self, kind: str, /, time_s: float = ACTION_TIME_S, **body: object
+    ) -> dict[str, Any]:
         """Any action of the server, with its JSON body and answer."""
-        with self._telling(name):
-            action = flight.Action(name, json.dumps(body).encode())
-            results = list(self._client.do_action(action, self._options))
+        options = flight.FlightCallOptions(timeout=time_s, headers=self._headers)
+        with self._telling(kind):
+            action = flight.Action(kind, json.dumps(body).encode())
+            results = list(self._client.do_action(action, options))
         answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
         return answer
 
@@ -232,10 +324,16 @@ class FlightClient:
             text = _AFTER_THE_TEXT.sub("", str(error))
             found = _NUMBER_AND_NAME.search(text)
             if found is not None:
-                kind = _KINDS.get(found[2], Refused)
+                later = isinstance(error, flight.FlightUnavailableError)
+                kind = _KINDS.get(found[2], Unavailable if later else Refused)
                 raise kind(int(found[1]), found[3], what) from None
             if isinstance(error, flight.FlightUnavailableError):
                 raise ConnectFailed(self.server, text) from None
+            if isinstance(error, flight.FlightTimedOutError):
+                raise RequestTimedOut(self.server, what, ACTION_TIME_S) from None
+            if isinstance(error, flight.FlightInternalError | flight.FlightCancelledError):
+                # The server numbers its own errors: without a number it is gRPC that lost the peer.
+                raise ConnectionLost(self.server, text) from None
             raise
 
 

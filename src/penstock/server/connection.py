@@ -43,12 +43,14 @@ class Connection(Outgoing):
         "_session",
         "_stall_mark",
         "_timer",
+        "_tls_only",
         "peer",
     )
 
-    def __init__(self, hub: Hub, protocol: str | None = None) -> None:
+    def __init__(self, hub: Hub, protocol: str | None = None, *, tls_only: bool = False) -> None:
         super().__init__(hub, hub.counters.of(protocol or UNDECIDED))
         self._protocol = protocol
+        self._tls_only = tls_only
         self._session: Session | None = None
         self._head = b""
         self._held = 0
@@ -171,6 +173,9 @@ class Connection(Outgoing):
         self._receive_tls(head)
 
     def _begin(self, protocol: str, head: bytes) -> None:
+        if self._tls_only and self._tls is None:
+            self._drop("plain_refused", "speaks without TLS, which this listener asks for, closed")
+            return
         if self._protocol is None:
             undecided, self._traffic = self._traffic, self._hub.counters.of(protocol)
             undecided.open -= 1

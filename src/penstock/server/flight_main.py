@@ -29,6 +29,9 @@ from penstock.server.flight_link import (
 )
 from penstock.server.flight_service import FlightService
 
+# About a third of the processor time of a server that wants all of it, and all that is left over.
+NICENESS = 5
+
 
 def _clock_us() -> int:
     return time.time_ns() // 1000
@@ -50,10 +53,18 @@ def _content(path: str) -> bytes:
         return file.read()
 
 
+def _step_back() -> None:
+    """Reads are large and never urgent: whenever the server's event loop wakes up, it goes first."""
+    os.nice(NICENESS)
+    if hasattr(os, "SCHED_BATCH"):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def main() -> int:
     # Ctrl-C and a stop of the whole service go to this process too: the server decides when.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    _step_back()
     hide_tracebacks()
     connection = socket.socket(fileno=int(sys.argv[1]))
     try:

@@ -235,6 +235,7 @@ def _offsets(link: BrokerLink, who: Principal, body: TopicBody) -> object:
     facts = link.describe(who, body.topic)
     return {
         "topic": body.topic,
+        "created_us": facts.created_us,
         "partitions": [
             {"partition": number, "earliest": one.earliest, "latest": one.latest}
             for number, one in enumerate(facts.partitions)

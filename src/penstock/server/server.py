@@ -19,6 +19,7 @@ from typing import Final
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.log.embedded import EmbeddedEngine
+from penstock.server.address import Address
 from penstock.server.api import Api
 from penstock.server.assembly import (
     SECOND_US,
@@ -150,7 +151,16 @@ class Server:
 
     def _factory(self, listener: str) -> Callable[[], Connection]:
         protocol = listener if listener in ONE_PROTOCOL else None
-        return lambda: Connection(self.hub, protocol)
+        tls_only = self._tls_only(self.listeners[listener].address)
+        return lambda: Connection(self.hub, protocol, tls_only=tls_only)
+
+    def _tls_only(self, address: Address) -> bool:
+        """Where TLS is set up, nobody beyond this machine sends keys in clear; and where client
+        certificates are asked for, nobody comes in without one."""
+        if self._tls is None:
+            return False
+        insecure = self.config.server.insecure
+        return self.config.tls.client_ca is not None or not (address.is_loopback or insecure)
 
     async def _start_http(self) -> None:
         listener = self.listeners.get("http")

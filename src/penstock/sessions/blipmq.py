@@ -61,9 +61,11 @@ class BlipMQSession:
         # Batches of this peer that are not durable yet, by topic.
         self._open_writes: Counter[str] = Counter()
         self._pending = PendingBytes(outlet, limits.pending_bytes)
-        # What the frames behind wait for: a poll that is being answered, or writes to a topic.
+        # What the frames behind wait for: a poll that is being answered, writes to a topic, or all
+        # writes, for the answer to a PING.
         self._poll: PollAnswers | None = None
         self._awaited_topic: str | None = None
+        self._awaited_ping: int | None = None
 
     # --- the server's side -----------------------------------------------------------------------
 
@@ -199,7 +201,7 @@ class BlipMQSession:
             elif frame.frame_type == wire.SUBSCRIBE:
                 self._subscribe(frame, self._principal)
             elif frame.frame_type == wire.PING:
-                self._answer(wire.encode_pong(frame.correlation_id))
+                self._ping(frame.correlation_id)
             elif frame.frame_type == wire.PUBLISH:
                 wire.decode_publish(frame.payload)
             elif frame.frame_type == wire.POLL:
@@ -208,6 +210,14 @@ class BlipMQSession:
                 wire.decode_ack(frame.payload)
         except wire.BlipMQProtocolError as error:
             self._nack(frame.correlation_id, wire.Nack(error.code or 400, error.what))
+
+    def _ping(self, correlation_id: int) -> None:
+        """A PONG says that everything before it is done with: durable, or refused before the PONG."""
+        if self._open_writes:
+            self._awaited_ping = correlation_id
+            self._wait()
+        else:
+            self._answer(wire.encode_pong(correlation_id))
 
     # --- login -----------------------------------------------------------------------------------
 
@@ -312,6 +322,10 @@ class BlipMQSession:
             self._awaited_topic = None
             # Subscribers hear of a batch right behind its publisher.
             self._broker.later(0.0, self._go_on)
+        if self._awaited_ping is not None and not self._open_writes:
+            self._answer(wire.encode_pong(self._awaited_ping))
+            self._awaited_ping = None
+            self._go_on()
         self._close_when_done()
 
     def _refuse_publish(self, correlation_ids: bytes, durable: bool, error: Exception) -> None:

@@ -1,0 +1,107 @@
+"""From options to a client, and calls that live through a restart of the server.
+
+Keys and certificates are read once, on the driver; executors get what was read, not where it stood.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.client.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimedOut
+from penstock.client.errors import Unavailable as NotNow
+from penstock.spark.options import ConnectionOptions, OptionError
+
+if TYPE_CHECKING:
+    from penstock.client.flight import FlightClient
+
+# What may be different a moment later.
+PASSING = (ConnectFailed, ConnectionLost, RequestTimedOut, NotNow)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Can be pickled; shows no secret. `retries` count per call, with a pause before each."""
+
+    server: str
+    key: str | None = field(default=None, repr=False)
+    tls: bool = False
+    tls_ca: bytes | None = field(default=None, repr=False)
+    tls_client: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    retries: int = 0
+    retry_interval_s: float = 0.0
+
+    def open(self) -> "FlightClient":
+        # Here, because pyarrow.flight takes its time to load and planning may not need it.
+        from penstock.client.flight import connect
+
+        return connect(
+            self.server, self.key, tls=self.tls, tls_ca=self.tls_ca, tls_client=self.tls_client
+        )
+
+    def call(self, function: "Callable[[FlightClient], T]") -> T:
+        """Opens a client for a function that may be repeated. Raises what its last attempt raised."""
+        attempt = 0
+        while True:
+            try:
+                with self.open() as client:
+                    return function(client)
+            except PASSING as error:
+                self.pause(attempt, error)
+                attempt += 1
+
+    def pause(self, attempt: int, error: ClientError) -> None:
+        """Before the next attempt. Raises the error when there is none left."""
+        if attempt >= self.retries:
+            raise error
+        time.sleep(self.retry_interval_s)
+
+
+def resolve(options: ConnectionOptions, environment: Mapping[str, str] = os.environ) -> Connection:
+    """Reads what the options point to. Raises OptionError."""
+    key = options.key
+    if options.key_file is not None:
+        key = _content("keyFile", options.key_file).decode(errors="replace").strip()
+    if options.key_env is not None:
+        key = environment.get(options.key_env)
+        if not key:
+            raise OptionError("keyEnv", f"{options.key_env} is not set where the driver runs")
+    if key is not None and (not key.isascii() or not key.isprintable() or not key.strip()):
+        given = next(
+            name
+            for name, text in (
+                ("keyFile", options.key_file),
+                ("keyEnv", options.key_env),
+                ("key", key),
+            )
+            if text is not None
+        )
+        raise OptionError(given, "is no API key: it must be one line of ASCII")
+    client = None
+    if options.tls_certificate_file is not None and options.tls_key_file is not None:
+        client = (
+            _content("tlsCertificateFile", options.tls_certificate_file),
+            _content("tlsKeyFile", options.tls_key_file),
+        )
+    return Connection(
+        server=options.server,
+        key=key,
+        tls=options.tls,
+        tls_ca=None
+        if options.tls_ca_file is None
+        else _content("tlsCaFile", options.tls_ca_file),
+        tls_client=client,
+        retries=options.retries,
+        retry_interval_s=options.retry_interval_ms / 1000,
+    )
+
+
+def _content(option: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise OptionError(option, f"cannot read {path}: {error.strerror}") from None
