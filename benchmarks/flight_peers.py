@@ -9,7 +9,6 @@ Prints one JSON line with its numbers.
 """
 
 import json
-import os
 import random
 import select
 import socket
@@ -24,7 +23,6 @@ from penstock.wire import rustlog
 from penstock.wire.rustlog_binary import encode_request
 
 ROWS = 65_536
-NICENESS = 10
 VALUE_BYTES = 100
 CONTROL_BATCHES = 64
 # The load: what some busy services send, and far from what the broker can do.
@@ -151,9 +149,6 @@ def _exactly(peer: socket.socket, size: int) -> bytes:
 
 def main() -> None:
     what, *rest = sys.argv[1:]
-    if what in ("get", "put"):
-        # Stands for another machine: it must not take the processor from what is measured.
-        os.nice(NICENESS)
     if what == "control":
         control()
     elif what == "load":

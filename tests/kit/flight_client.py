@@ -1,8 +1,8 @@
 """Flight in tests: connect to a live server, make tables, read a topic's values."""
 
 import pyarrow as pa
-from kit.live_server import LiveServer
 
+from kit.live_server import LiveServer
 from penstock.client.flight import FlightClient, connect
 from penstock.log.settings import TopicSettings
 

@@ -193,13 +193,16 @@ def test_nothing_to_write(client: FlightClient, topic: str) -> None:
     assert column(client, topic) == []
 
 
+def committed(client: FlightClient, topic: str) -> object:
+    return client.action("committed", group="g", topic=topic)["partitions"]
+
+
 def test_groups(client: FlightClient, topic: str) -> None:
     client.write(topic, table(b"a", b"b"), create=True)
     assert client.offsets(topic) == [(0, 2)]
-    asked = {"group": "g", "topic": topic}
-    assert client.action("committed", **asked)["partitions"] == [{"partition": 0, "offset": None}]
+    assert committed(client, topic) == [{"partition": 0, "offset": None}]
     client.commit("g", topic, {0: 2})
-    assert client.action("committed", **asked)["partitions"] == [{"partition": 0, "offset": 2}]
+    assert committed(client, topic) == [{"partition": 0, "offset": 2}]
     client.commit("g", topic, {})
 
 

@@ -1,8 +1,10 @@
 """The life of the Flight process: keys, TLS, deaths and restarts, the end of the server."""
 
+import asyncio
 import os
 import select
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from kit.live_server import WAIT_S, LiveServer, ServerProcess
 from penstock.broker.errors import Code
 from penstock.client.errors import ConnectFailed, NotAuthorized, Refused
 from penstock.client.flight import FlightClient, connect
+from penstock.server import flight_host
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +161,48 @@ def test_a_killed_process_comes_back(tmp_path: Path) -> None:
             client.write("t", table(b"after"))
             assert column(client, "t") == [b"before", b"after"]
         assert b"penstock_flight_restarts_total 1.0" in server.server.metrics.summary()
+
+
+def test_a_stop_while_the_process_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_host, "FIRST_BACKOFF_S", 3_600.0)
+    with LiveServer(tmp_path / "data", FLIGHT) as server:
+        host = server.server.flight
+        assert host is not None
+        os.kill(flight_pid(server), signal.SIGKILL)
+        # The end of the process is noticed on the loop; then nobody is there for an hour.
+        server.run(asyncio.wait_for(host._gone.wait(), WAIT_S))
+        assert host.pid is None
+    assert host.pid is None
+
+
+def test_a_process_that_cannot_listen_again(tmp_path: Path) -> None:
+    """Somebody else has the port when it comes back: it tries until the port is free."""
+    with LiveServer(tmp_path / "data", FLIGHT) as server:
+        host = server.server.flight
+        assert host is not None
+        taken, back = threading.Event(), threading.Event()
+        launch = host._launch
+
+        async def launch_and_tell() -> None:
+            try:
+                await launch()
+            except flight_host.FlightFailed:
+                taken.set()
+                raise
+            back.set()
+
+        host._launch = launch_and_tell  # type: ignore[method-assign]  # to wait for events
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            os.kill(flight_pid(server), signal.SIGKILL)
+            server.run(asyncio.wait_for(host._gone.wait(), WAIT_S))
+            other.bind(("127.0.0.1", server.port("flight")))
+            other.listen()
+            assert taken.wait(WAIT_S)
+        assert back.wait(WAIT_S)
+        assert host.restarts == 1
+        with connect_to(server) as client:
+            assert client.topics() == []
 
 
 def test_the_process_ends_with_the_server(tmp_path: Path) -> None:

@@ -304,9 +304,7 @@ class FlightClient:
         ]
         self.action("commit_group", group=group, offsets=rows)
 
-    def action(
-        self, kind: str, /, time_s: float = ACTION_TIME_S, **body: object
-    ) -> dict[str, Any]:
+    def action(self, kind: str, /, time_s: float = ACTION_TIME_S, **body: object) -> dict[str, Any]:
         """Any action of the server, with its JSON body and answer."""
         options = flight.FlightCallOptions(timeout=time_s, headers=self._headers)
         with self._telling(kind):
@@ -348,4 +346,5 @@ def _batches_of(data: Any) -> Iterator[pa.RecordBatch]:
 
 def _written(read: Callable[[], Any]) -> Iterator[Written]:
     while (answer := read()) is not None:
-        yield Written(**json.loads(answer.to_pybytes()))
+        # What is only staged has no offset yet.
+        yield Written(**{"base_offset": -1, **json.loads(answer.to_pybytes())})

@@ -90,6 +90,9 @@ class EmbeddedEngine:
     def _open(self) -> None:
         self.cache = BatchCache(self.options.cache_bytes)
         self.pool = HandlePool(self.files, self.options.open_files)
+        # Flushes that run while the next group is written; none where the caller steps by hand.
+        threads = self.options.commit_threads
+        self._sync_pool = ThreadPoolExecutor(threads, "penstock-sync") if threads else None
         self.metadata = MetadataStore(f"{self.directory}/{METADATA_FILE}", post=self.post)
         try:
             self.catalogue = Catalogue(
@@ -118,7 +121,13 @@ class EmbeddedEngine:
 
     def _open_partition(self, path: str, settings: TopicSettings) -> Partition:
         partition = Partition(
-            path, settings, self.pool, self.cache, self.clock_us, self._observe_flush
+            path,
+            settings,
+            self.pool,
+            self.cache,
+            self.clock_us,
+            self._observe_flush,
+            self._sync_pool,
         )
         found = partition.recovered
         if found.cut_bytes:
@@ -172,6 +181,7 @@ class EmbeddedEngine:
         for partition in topic.partitions:
             deliver(partition.abandon())
             self.commit.forget(partition)
+            deliver(partition.settle())
             # Again: a commit that was under way may have opened a file meanwhile, and an open file
             # would keep its space.
             deliver(partition.abandon())
@@ -308,6 +318,8 @@ class EmbeddedEngine:
         for topic in self.catalogue:
             for partition in topic.partitions:
                 deliver(partition.close())
+        if self._sync_pool is not None:
+            self._sync_pool.shutdown()
         self.catalogue.wait_for_removals()
         self.metadata.close()
         self.pool.close()

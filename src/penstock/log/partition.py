@@ -11,10 +11,11 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 
+from penstock.log.append_group import Entry, Group, Load
 from penstock.log.batch import FLAG_PRODUCER, HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.cache import BatchCache, RecentBatches
 from penstock.log.errors import (
@@ -30,11 +31,11 @@ from penstock.log.errors import (
     TooLarge,
 )
 from penstock.log.files import File
+from penstock.log.flushing import Flushing
 from penstock.log.handles import HandlePool
 from penstock.log.hints import ReadHints
 from penstock.log.index import SparseIndex
 from penstock.log.outcome import Callback, Counters, Outcome
-from penstock.log.producers import Producer
 from penstock.log.recovery import (
     CHECKPOINT_FILE,
     START_FILE,
@@ -67,28 +68,6 @@ CACHE_OVERHEAD_BYTES = 512
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Entry:
-    """A batch on its way into the active segment."""
-
-    batch: Batch
-    token: AppendToken
-    base_offset: int
-    header: bytes
-    stored: Batch
-
-
-@dataclass(slots=True)
-class _Group:
-    """One group on its way to the file: what waits for the next write, and what is written."""
-
-    waiting: list[_Entry] = field(default_factory=list)
-    waiting_bytes: int = 0
-    written: list[_Entry] = field(default_factory=list)
-    # (offset, producer, what was known of it before), to be taken back when the write fails
-    undo: list[tuple[int, int, Producer | None]] = field(default_factory=list)
-
-
 class Partition:
     """Thread-safe. Offsets: start <= visible <= next; visible is what readers may see."""
 
@@ -100,6 +79,7 @@ class Partition:
         cache: BatchCache,
         clock_us: Callable[[], int],
         observe_flush: Callable[[float, int], None] | None = None,
+        sync_pool: Executor | None = None,
     ) -> None:
         self.directory = directory
         self.settings = settings
@@ -107,6 +87,7 @@ class Partition:
         self.cache = cache
         self.clock_us = clock_us
         self._observe_flush = observe_flush
+        self._flushing: Flushing[Load] = Flushing(pool, directory, sync_pool)
         self.tail = RecentBatches()
         self.hints = ReadHints()
         self.counters = Counters()
@@ -129,8 +110,6 @@ class Partition:
         self._pending: list[tuple[Batch, AppendToken]] = []
         self._pending_bytes = 0
         self.last_group_batches = 0
-        self._unsynced: list[Segment] = []
-        self._new_files = False
         self._sealing = Sealing(pool.files, directory)
         self._watchers: list[tuple[int, Callback]] = []
         self._roll_wanted = False
@@ -165,7 +144,7 @@ class Partition:
 
     @property
     def unflushed(self) -> bool:
-        return bool(self._unsynced) and self.stopped is None
+        return self._flushing.needed and self.stopped is None
 
     @property
     def pending_batches(self) -> int:
@@ -198,6 +177,7 @@ class Partition:
                 # nobody is left waiting.
                 logger.exception("commit of %s failed", self.directory)
                 outcome = Outcome()
+                self._finish_flush(outcome, [])
                 self._stop(outcome, [], OSError(errno.EIO, f"{type(error).__name__}: {error}"))
                 unknown = OutcomeUnknown(self.directory, str(error))
                 self._refuse(outcome, [token for _, token in group if not token.done], unknown)
@@ -205,19 +185,40 @@ class Partition:
 
     def _commit(self, group: list[tuple[Batch, AppendToken]]) -> Outcome:
         entries, outcome = self._write_group(group)
+        self._finish_flush(outcome, entries)
         if self.stopped is not None:
             return outcome
-        if self.settings.durability == "ack" and (self._unsynced or self._new_files):
-            self._flush(outcome, entries)
+        if self.settings.durability != "ack" or not self._flushing.needed:
+            self._publish(outcome, entries)
+        elif self._pending and self._flushing.can_overlap:
+            repeats = [token for token in outcome.tokens if token.repeated]
+            outcome.tokens = [token for token in outcome.tokens if not token.repeated]
+            self._flushing.start(Load(entries, repeats, self.next_offset))
         else:
-            self._publish(outcome, entries, flushed=False)
+            self._flush(outcome, entries)
         return outcome
+
+    def _finish_flush(self, outcome: Outcome, unflushed: list[Entry]) -> None:
+        """Waits for the flush in the other thread, if there is one, and tells of it. Where it failed,
+        what was written since (`unflushed`) is lost with it."""
+        flush = self._flushing.take()
+        if flush is None:
+            return
+        load = flush.load
+        outcome.tokens.extend(load.repeats)
+        try:
+            flush.future.result()
+        except OSError as error:
+            self._stop(outcome, [*load.entries, *unflushed], error)
+            return
+        self._flushed(outcome, load.entries, load.end_offset, flush.began_s)
 
     def flush(self) -> Outcome:
         """fdatasync for everything written so far (interval, none, close)."""
         with self.write_lock:
             outcome = Outcome()
-            if self._unsynced or self._new_files:
+            self._finish_flush(outcome, [])
+            if self.stopped is None and self._flushing.needed:
                 self._flush(outcome, [])
             return outcome
 
@@ -225,7 +226,9 @@ class Partition:
         """Seals segments that were rolled: off the way of the appends that are waiting."""
         outcome = Outcome()
         with self.write_lock:
-            if self._sealing and self._unsynced:
+            if self._sealing:
+                self._finish_flush(outcome, [])
+            if self._sealing and self._flushing.needed and self.stopped is None:
                 self._flush(outcome, [])
             if self.stopped is None:
                 self._sealing.finish()
@@ -253,11 +256,9 @@ class Partition:
             self.last_group_batches = taken
             return group
 
-    def _write_group(
-        self, batches: list[tuple[Batch, AppendToken]]
-    ) -> tuple[list[_Entry], Outcome]:
+    def _write_group(self, batches: list[tuple[Batch, AppendToken]]) -> tuple[list[Entry], Outcome]:
         outcome = Outcome()
-        group = _Group()
+        group = Group()
         if self.stopped is not None:
             error = PartitionStopped(self.directory, self.stopped)
             self._refuse(outcome, [token for _, token in batches], error)
@@ -277,7 +278,7 @@ class Partition:
         return group.written, outcome
 
     def _take_back(
-        self, group: _Group, batches: list[tuple[Batch, AppendToken]], outcome: Outcome
+        self, group: Group, batches: list[tuple[Batch, AppendToken]], outcome: Outcome
     ) -> list[AppendToken]:
         """Gives back the numbers of what was not written; returns the tokens to be refused."""
         for offset, producer_id, previous in reversed(group.undo):
@@ -296,7 +297,7 @@ class Partition:
             token.base_offset = -1
         return failed
 
-    def _place(self, group: _Group, batch: Batch, token: AppendToken) -> None:
+    def _place(self, group: Group, batch: Batch, token: AppendToken) -> None:
         """Gives the batch its offset, and writes what has gathered where that is enough."""
         stored = batch.compressed() if self.settings.compression == "zstd" else batch
         if self._must_roll(group.waiting_bytes, stored.size()):
@@ -305,7 +306,7 @@ class Partition:
         last = group.waiting[-1] if group.waiting else None
         base = last.base_offset + last.batch.count if last is not None else self.next_offset
         header = stored.stamp(base, self.flushed_offset)
-        group.waiting.append(_Entry(batch, token, base, header, stored))
+        group.waiting.append(Entry(batch, token, base, header, stored))
         group.waiting_bytes += stored.size()
         if batch.flags & FLAG_PRODUCER:
             previous = self._producers.stored(
@@ -354,14 +355,14 @@ class Partition:
             if file.size():
                 file.truncate(0)
         self._roll_wanted = False
-        self._new_files = True
+        self._flushing.created()
         with self._lock:
             old = self.segments[-1] if self.segments else None
             self.segments = [*self.segments, segment]
         if old is not None and not old.sealed:
             self._sealing.add(old, base_offset, self._producers)
 
-    def _write(self, group: _Group) -> None:
+    def _write(self, group: Group) -> None:
         """One write for several batches. Raises OSError with nothing of them left in the file."""
         entries, group_bytes = group.waiting, group.waiting_bytes
         group.waiting, group.waiting_bytes = [], 0
@@ -380,8 +381,7 @@ class Partition:
             if self.settings.durability == "ack":
                 # The disk begins while the next part is prepared; the flush then waits for less.
                 file.start_writeback(position, group_bytes)
-        if segment not in self._unsynced:
-            self._unsynced.append(segment)
+        self._flushing.wrote(segment)
         for entry in entries:
             size = entry.stored.size()
             self.next_offset = entry.base_offset + entry.batch.count
@@ -405,26 +405,28 @@ class Partition:
         outcome.tokens.extend(tokens)
         self.counters.failed_appends += len(tokens)
 
-    def _flush(self, outcome: Outcome, entries: list[_Entry]) -> None:
-        """Flushes in file order. An error is final: the kernel may have dropped the pages."""
-        began = time.perf_counter()
+    def _flush(self, outcome: Outcome, entries: list[Entry]) -> None:
+        """Flushes here and now."""
+        began_s = time.perf_counter()
         try:
-            for segment in self._unsynced:
-                with self.pool.use(segment.path) as file:
-                    file.sync()
-            if self._new_files:
-                self.pool.files.sync_directory(self.directory)
+            self._flushing.now()
         except OSError as error:
             self._stop(outcome, entries, error)
             return
-        self._unsynced = []
-        self._new_files = False
+        self._flushed(outcome, entries, self.next_offset, began_s)
+
+    def _flushed(
+        self, outcome: Outcome, entries: list[Entry], end_offset: int, began_s: float
+    ) -> None:
         self.counters.flushes += 1
         if self._observe_flush is not None:
-            self._observe_flush(time.perf_counter() - began, self.next_offset - self.flushed_offset)
-        self._publish(outcome, entries, flushed=True)
+            records = end_offset - self.flushed_offset
+            self._observe_flush(time.perf_counter() - began_s, records)
+        with self._lock:
+            self.flushed_offset = end_offset
+        self._publish(outcome, entries)
 
-    def _stop(self, outcome: Outcome, entries: list[_Entry], error: OSError) -> None:
+    def _stop(self, outcome: Outcome, entries: list[Entry], error: OSError) -> None:
         reason = error.strerror or str(error)
         unknown = OutcomeUnknown(self.directory, reason)
         with self._lock:
@@ -439,13 +441,11 @@ class Partition:
         self._refuse(outcome, [token for _, token in waiting], stopped)
         self.cache.drop(self.tail)
 
-    def _publish(self, outcome: Outcome, entries: list[_Entry], *, flushed: bool) -> None:
+    def _publish(self, outcome: Outcome, entries: list[Entry]) -> None:
         for entry in entries:
             entry.token.base_offset = entry.base_offset
             outcome.tokens.append(entry.token)
         with self._lock:
-            if flushed:
-                self.flushed_offset = self.next_offset
             outcome.wakes.extend(self._show())
 
     def _show(self) -> list[Callback]:
@@ -459,8 +459,15 @@ class Partition:
             self._watchers = [e for e in self._watchers if e[0] >= self.visible_offset]
         return due
 
-    def hold(self) -> None:
-        """From now on nothing new becomes visible, until `release`: a transaction is being shown."""
+    def hold(self, over: Iterable[int] = ()) -> None:
+        """From now on nothing new becomes visible, until `release`: a transaction is being shown.
+
+        `over`: producers of earlier transactions, which never come back. They are forgotten, so that
+        many transactions do not take the places of clients that do.
+        """
+        with self.write_lock:
+            for producer_id in over:
+                self._producers.restore(producer_id, None)
         with self._lock:
             self._holds += 1
 
@@ -534,7 +541,7 @@ class Partition:
         with self._lock:
             self.segments = [segment for segment in self.segments if segment not in gone]
         self._sealing.forget(gone)
-        self._unsynced = [segment for segment in self._unsynced if segment not in gone]
+        self._flushing.forget(gone)
         for segment in gone:
             self.pool.forget(segment.path)
             remove_segment(self.pool.files, segment)
@@ -554,6 +561,13 @@ class Partition:
         for segment in self.segments:
             self.pool.forget(segment.path)
         return outcome
+
+    def settle(self) -> Outcome:
+        """Waits for a flush that is under way, and gives what it has to tell."""
+        with self.write_lock:
+            outcome = Outcome()
+            self._finish_flush(outcome, [])
+            return outcome
 
     def close(self) -> Outcome:
         """Writes and flushes what is queued, and notes that the stop was clean."""

@@ -20,8 +20,9 @@ from penstock.log.errors import CorruptLog
 from penstock.log.files import File
 from penstock.log.view import BatchView, view_body
 
-# Read at once while scanning: large enough that system calls do not count, small enough for memory.
-SCAN_CHUNK_BYTES = 4 * 1024 * 1024
+# Read at once while scanning: large enough that system calls do not count, small enough to stay in the
+# CPU's cache between copy and checksum.
+SCAN_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

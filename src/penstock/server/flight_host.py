@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -81,13 +82,14 @@ class _Child:
                     post(received, self, from_child_decoder.decode(content), body)
             except (LinkClosed, OSError):
                 self._outgoing.put(None)
-            try:
-                post(lost, self)
-            except RuntimeError:
-                return  # the loop has ended before the process
+            post(lost, self)
 
-        threading.Thread(target=read, name="penstock-flight-in", daemon=True).start()
-        threading.Thread(target=self._write, name="penstock-flight-out", daemon=True).start()
+        def read_until_the_loop_ends() -> None:
+            with suppress(RuntimeError):  # of a loop that was closed before the process
+                read()
+
+        for name, work in (("in", read_until_the_loop_ends), ("out", self._write)):
+            threading.Thread(target=work, name=f"penstock-flight-{name}", daemon=True).start()
 
     def _write(self) -> None:
         while (message := self._outgoing.get()) is not None:
@@ -129,7 +131,7 @@ class FlightHost:
         self._loop = asyncio.get_running_loop()
         self._child: _Child | None = None
         self._ready: asyncio.Future[None] | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._gone = asyncio.Event()
         self._backoff_s = FIRST_BACKOFF_S
         self._began = 0.0
@@ -145,9 +147,9 @@ class FlightHost:
 
     async def stop(self, grace_s: float) -> None:
         """Streams may end what they do within the grace. Calling it again does nothing more."""
-        self._stopping = True
+        self._stopping.set()
         if self._revival is not None:
-            self._revival.cancel()
+            await self._revival
         child = self._child
         if child is None:
             return
@@ -156,17 +158,17 @@ class FlightHost:
             await asyncio.wait_for(self._gone.wait(), grace_s)
         except TimeoutError:
             logger.warning("Flight streams not done within server.drain_time, cut off")
-        await asyncio.to_thread(child.bury)
         self._child = None
+        await asyncio.to_thread(child.bury)
 
     # --- the process -----------------------------------------------------------------------------
 
     async def _launch(self) -> None:
-        self._ready = self._loop.create_future()
         self._gone.clear()
         self._began = self._loop.time()
         child = await asyncio.to_thread(_spawn)
         self._child = child
+        self._ready = self._loop.create_future()
         child.run(self._loop.call_soon_threadsafe, self._received, self._lost)
         child.tell(self._settings)
         try:
@@ -193,36 +195,47 @@ class FlightHost:
 
     def _lost(self, child: _Child) -> None:
         """The process is gone, or will be in a moment."""
+        if child is not self._child:
+            return  # one that was given up before
         self._gone.set()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(FlightFailed("the process ended"))
-        elif not self._stopping and self._revival is None:
+        elif not self._stopping.is_set() and self._revival is None:
             self._revival = self._loop.create_task(self._revive(child))
 
     async def _revive(self, child: _Child) -> None:
-        while True:
-            status = await asyncio.to_thread(child.bury)
-            if self._loop.time() - self._began >= STEADY_TIME_S:
-                self._backoff_s = FIRST_BACKOFF_S
-            self.restarts += 1
-            logger.error(
-                "the Flight process ended with status %d; a new one starts in %.1f s",
-                status,
-                self._backoff_s,
-            )
-            await asyncio.sleep(self._backoff_s)
+        self._child = None
+        status = await asyncio.to_thread(child.bury)
+        if self._loop.time() - self._began >= STEADY_TIME_S:
+            self._backoff_s = FIRST_BACKOFF_S
+        self.restarts += 1
+        logger.error(
+            "the Flight process ended with status %d; a new one starts in %.1f s",
+            status,
+            self._backoff_s,
+        )
+        while not await self._told_to_stop_within(self._backoff_s):
             self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
-            try:
-                await self._launch()
-            except FlightFailed as error:
-                logger.error("%s", error)
-            except OSError as error:
-                logger.error("the Flight process cannot be started: %s", error)
-            else:
-                self._revival = None
-                return
-            assert self._child is not None
-            child = self._child
+            if await self._launched():
+                break
+        self._revival = None
+
+    async def _told_to_stop_within(self, time_s: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), time_s)
+        return self._stopping.is_set()
+
+    async def _launched(self) -> bool:
+        """One try of many; what is wrong goes to the log."""
+        try:
+            await self._launch()
+        except (FlightFailed, OSError) as error:
+            logger.error("the Flight process is not back yet: %s", error)
+            child, self._child = self._child, None
+            if child is not None:
+                await asyncio.to_thread(child.bury)
+            return False
+        return True
 
 
 def _spawn() -> _Child:

@@ -90,9 +90,7 @@ def resolve(options: ConnectionOptions, environment: Mapping[str, str] = os.envi
         server=options.server,
         key=key,
         tls=options.tls,
-        tls_ca=None
-        if options.tls_ca_file is None
-        else _content("tlsCaFile", options.tls_ca_file),
+        tls_ca=None if options.tls_ca_file is None else _content("tlsCaFile", options.tls_ca_file),
         tls_client=client,
         retries=options.retries,
         retry_interval_s=options.retry_interval_ms / 1000,

@@ -56,14 +56,10 @@ def split(
             # Rounded up: together they are never fewer than asked for, while there are records.
             wanted = -(-len(one) * min_partitions // total)
             counts[number] = max(counts[number], min(wanted, len(one)))
-    return [
-        piece for one, count in zip(ranges, counts, strict=True) for piece in _cut(one, count)
-    ]
+    return [piece for one, count in zip(ranges, counts, strict=True) for piece in _cut(one, count)]
 
 
 def _cut(whole: Range, count: int) -> list[Range]:
     size = len(whole)
     edges = [whole.start + size * number // count for number in range(count + 1)]
-    return [
-        replace(whole, start=edges[number], end=edges[number + 1]) for number in range(count)
-    ]
+    return [replace(whole, start=edges[number], end=edges[number + 1]) for number in range(count)]

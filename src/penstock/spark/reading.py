@@ -31,6 +31,8 @@ def read_range(
         try:
             with connection.open() as client:
                 offset, end = _still_there(client, wanted, offset, fail_on_data_loss)
+                if offset == end:
+                    return
                 for batch in client.stream(
                     wanted.topic, wanted.partition, offset, end, headers=headers
                 ):
@@ -46,6 +48,8 @@ def read_range(
             # Trimmed between the look and the read. The next look tells what is left.
             if error.code != OFFSET_OUT_OF_RANGE or fail_on_data_loss:
                 raise
+            connection.pause(attempt, error)
+            attempt += 1
 
 
 def _still_there(

@@ -1,0 +1,55 @@
+"""`spark.read.format("penstock")`: planned once, with ends that stay."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from penstock.spark.connection import Connection
+from penstock.spark.options import ReadOptions
+from penstock.spark.positions import beginning, ending, look
+from penstock.spark.ranges import Range, split
+from penstock.spark.reading import read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client.flight import FlightClient
+
+
+class PenstockReader(DataSourceReader):
+    """`partitions` runs on the driver, `read` in the executors with a copy of this object."""
+
+    def __init__(self, options: ReadOptions, connection: Connection) -> None:
+        self._options = options
+        self._connection = connection
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        ranges = self._connection.call(lambda client: plan(client, options))
+        pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
+        return [InputPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        # Spark makes a partition of its own where there is none to read.
+        wanted: Any = partition.value
+        if wanted is None:
+            return iter(())
+        return read_range(
+            self._connection,
+            wanted,
+            headers=self._options.include_headers,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+
+
+def plan(client: "FlightClient", options: ReadOptions) -> list[Range]:
+    """One look at the topics: start and end belong to the same moment."""
+    states = look(client, options.selection)
+    starts = beginning(client, states, options)
+    ends = ending(client, states, options)
+    return [
+        Range(topic, partition, starts[topic][partition], ends[topic][partition], state.created_us)
+        for topic, state in states.items()
+        for partition in state.bounds
+    ]

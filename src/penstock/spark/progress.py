@@ -1,0 +1,170 @@
+"""The offsets of a streaming query, as they stand in its checkpoint, and what a new batch may read. Pure.
+
+    {"version": 1, "query": "3f0c9a1b5d2e",
+     "topics": {"orders": {"created_us": 1731700000000000, "partitions": {"0": 17, "1": 4}}}}
+
+`query` is made up once, when the query begins: it names the consumer group that shows its lag.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.errors import PenstockError
+from penstock.spark.positions import DataLost, States
+from penstock.spark.ranges import Range, share
+
+VERSION: Final = 1
+
+
+class NotOurOffset(PenstockError):
+    """A checkpoint that this source has not written."""
+
+    def __init__(self, found: object) -> None:
+        super().__init__(found)
+        self.found = found
+
+    def __str__(self) -> str:
+        shown = str(self.found)[:80]
+        return f"the checkpoint holds no offsets of Penstock: {shown}; give the query a new one"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    created_us: int
+    partitions: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Per partition the next offset to read."""
+
+    query: str
+    topics: dict[str, TopicProgress]
+
+    def to_json(self) -> dict[str, Any]:
+        """Spark compares texts: the same progress is always the same text."""
+        topics = {
+            topic: {
+                "created_us": one.created_us,
+                "partitions": {str(key): one.partitions[key] for key in sorted(one.partitions)},
+            }
+            for topic, one in sorted(self.topics.items())
+        }
+        return {"version": VERSION, "query": self.query, "topics": topics}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Progress":
+        """Raises NotOurOffset."""
+        try:
+            if found["version"] != VERSION:
+                raise NotOurOffset(found)
+            topics = {
+                topic: TopicProgress(
+                    int(one["created_us"]),
+                    {int(key): int(value) for key, value in one["partitions"].items()},
+                )
+                for topic, one in found["topics"].items()
+            }
+            return cls(str(found["query"]), topics)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise NotOurOffset(found) from None
+
+
+def at_end(query: str, states: States) -> Progress:
+    """Everything that is there is read."""
+    return Progress(
+        query,
+        {topic: TopicProgress(one.created_us, one.latest) for topic, one in states.items()},
+    )
+
+
+def not_behind(progress: Progress, bound: Progress) -> Progress:
+    """The progress, but not past the bound; what the bound does not know is left out."""
+    topics: dict[str, TopicProgress] = {}
+    for topic, one in progress.topics.items():
+        limit = bound.topics.get(topic)
+        if limit is None:
+            continue
+        if limit.created_us != one.created_us:
+            topics[topic] = one
+            continue
+        known = {key: value for key, value in one.partitions.items() if key in limit.partitions}
+        topics[topic] = TopicProgress(
+            one.created_us,
+            {key: min(value, limit.partitions[key]) for key, value in known.items()},
+        )
+    return Progress(progress.query, topics)
+
+
+def check_start(start: Progress, states: States, selected: str, fail_on_data_loss: bool) -> None:
+    """Raises DataLost when something that the query has not read yet cannot be read any more."""
+    if not fail_on_data_loss:
+        return
+    for topic, one in start.topics.items():
+        state = states.get(topic)
+        if state is None:
+            raise DataLost(f"the checkpoint is at topic {topic!r}, which {selected} does not find")
+        if state.created_us != one.created_us:
+            raise DataLost(f"topic {topic!r} was deleted and made anew since the last batch")
+        for partition, offset in one.partitions.items():
+            place = f"partition {partition} of topic {topic!r}"
+            if partition not in state.bounds:
+                raise DataLost(f"the checkpoint is at {place}, which {selected} does not read")
+            earliest, latest = state.bounds[partition]
+            if not earliest <= offset <= latest:
+                there = f"{place} has offsets {earliest} to {latest}"
+                raise DataLost(f"the query is at offset {offset}, but {there}")
+
+
+def ranges_between(
+    start: Progress, end: Progress, states: States, fail_on_data_loss: bool
+) -> list[Range]:
+    """What a batch reads, in the order of topic and partition.
+
+    Partitions that `start` does not know begin with their earliest record, and so do those of a topic
+    made anew. Raises DataLost.
+    """
+    found: list[Range] = []
+    for topic, one in sorted(end.topics.items()):
+        before = start.topics.get(topic)
+        known = before.partitions if before and before.created_us == one.created_us else {}
+        state = states.get(topic)
+        if state is None or state.created_us != one.created_us:
+            if one.partitions != known and fail_on_data_loss:
+                raise DataLost(f"topic {topic!r} was deleted before this batch could be read")
+            continue
+        for partition, last in sorted(one.partitions.items()):
+            first = known.get(partition)
+            if first is None:
+                # Nobody has read of it: the earliest record, whichever that is by now.
+                first = min(state.earliest.get(partition, 0), last)
+                if first > 0 and fail_on_data_loss and before is not None:
+                    place = f"new partition {partition} of topic {topic!r}"
+                    raise DataLost(f"{place} begins at offset {first}, not 0")
+            if first < last:
+                found.append(Range(topic, partition, first, last, one.created_us))
+    return found
+
+
+def limited(start: Progress, latest: Progress, states: States, limit: int) -> Progress:
+    """As far as `limit` records from `start`, shared among the partitions by what waits in each."""
+    begins: dict[tuple[str, int], int] = {}
+    sizes: dict[tuple[str, int], int] = {}
+    for one in ranges_between(start, latest, states, False):
+        begins[one.topic, one.partition] = one.start
+        sizes[one.topic, one.partition] = len(one)
+    shares = share(limit, sizes)
+    topics: dict[str, TopicProgress] = {}
+    for topic, progress in latest.topics.items():
+        partitions = dict(progress.partitions)
+        for partition in partitions:
+            place = topic, partition
+            if place in begins:
+                partitions[partition] = begins[place] + shares[place]
+        topics[topic] = TopicProgress(progress.created_us, partitions)
+    return Progress(latest.query, topics)
+
+
+def waiting(start: Progress, latest: Progress, states: States) -> int:
+    return sum(len(one) for one in ranges_between(start, latest, states, False))

@@ -1,0 +1,202 @@
+"""`spark.readStream.format("penstock")`: offsets, admission control, lag.
+
+Spark keeps one of these in a process beside the driver and asks it before every batch; tasks get copies.
+What the object remembers is only for the pace: what is read when stands in Spark's checkpoint.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from penstock.client.errors import ClientError
+from penstock.spark.connection import Connection
+from penstock.spark.options import ReadOptions
+from penstock.spark.positions import States, beginning, look
+from penstock.spark.progress import (
+    Progress,
+    TopicProgress,
+    at_end,
+    check_start,
+    limited,
+    not_behind,
+    ranges_between,
+    waiting,
+)
+from penstock.spark.ranges import split
+from penstock.spark.reading import read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client.flight import FlightClient
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before 4.2 there was no such thing
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # the same name for both
+        """Spark does not look for it."""
+
+
+logger = logging.getLogger(__name__)
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(
+        self,
+        options: ReadOptions,
+        connection: Connection,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._connection = connection
+        self._clock_s = clock_s
+        self._target: Progress | None = None
+        self._last_batch_s: float | None = None
+        self._last_seen: Progress | None = None
+        self._published: Progress | None = None
+        # Only for Spark before 4.2, which does not say where a batch starts.
+        self._planned: Progress | None = None
+
+    # --- where the query stands ------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        options = self._options
+
+        def find(client: "FlightClient") -> Progress:
+            states = look(client, options.selection)
+            starts = beginning(client, states, options)
+            topics = {
+                topic: TopicProgress(state.created_us, starts[topic])
+                for topic, state in states.items()
+            }
+            return Progress(uuid.uuid4().hex[:12], topics)
+
+        self._planned = self._connection.call(find)
+        return self._planned.to_json()
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """Spark 4.2 and newer gives both arguments; older ones give none, and limits are ours."""
+        states = self._look()
+        if start is None:
+            return self._latest_before_4_2(states).to_json()
+        begin = Progress.from_json(start)
+        self._publish(begin)
+        return self._next_end(begin, states, self._rows_of(limit), self._is_all(limit)).to_json()
+
+    def _latest_before_4_2(self, states: States) -> Progress:
+        if self._planned is None:
+            # After a restart the first batch is not limited: where it starts is not known here.
+            query = uuid.uuid4().hex[:12]
+            self._planned = self._last_seen = at_end(query, states)
+            return self._planned
+        most = self._options.max_offsets_per_trigger
+        self._planned = self._next_end(self._planned, states, most, False)
+        return self._planned
+
+    def _next_end(
+        self, begin: Progress, states: States, most: int | None, everything: bool
+    ) -> Progress:
+        options = self._options
+        check_start(begin, states, str(options.selection), options.fail_on_data_loss)
+        latest = at_end(begin.query, states)
+        self._last_seen = latest
+        if self._target is not None:
+            latest = not_behind(latest, self._target)
+        elif not everything and self._too_few(waiting(begin, latest, states)):
+            return begin
+        if most is not None and not everything:
+            latest = limited(begin, latest, states, most)
+        return latest
+
+    def _too_few(self, count: int) -> bool:
+        """Whether to wait for more records; not longer than maxTriggerDelay."""
+        least = self._options.min_offsets_per_trigger
+        now_s = self._clock_s()
+        if least is not None and count < least and self._last_batch_s is not None:
+            waited_ms = (now_s - self._last_batch_s) * 1000
+            if waited_ms < self._options.max_trigger_delay_ms:
+                return True
+        self._last_batch_s = now_s
+        return False
+
+    # --- limits ----------------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> Any:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def _rows_of(self, limit: Any) -> int | None:
+        rows: int | None = getattr(limit, "max_rows", None)
+        return rows
+
+    def _is_all(self, limit: Any) -> bool:
+        return type(limit).__name__ == "ReadAllAvailable"
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = at_end("", self._look())
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._last_seen is None else self._last_seen.to_json()
+
+    # --- tasks -----------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, last = Progress.from_json(start), Progress.from_json(end)
+        if begin == last:
+            return []
+        options = self._options
+        states = self._look()
+        ranges = ranges_between(begin, last, states, options.fail_on_data_loss)
+        pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
+        return [InputPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        wanted: Any = partition.value
+        return read_range(
+            self._connection,
+            wanted,
+            headers=self._options.include_headers,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+
+    def _look(self) -> States:
+        # A topic that vanished is a question of failOnDataLoss, not of the name.
+        selection = self._options.selection
+        return self._connection.call(lambda client: look(client, selection, missing_ok=True))
+
+    # --- lag -------------------------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._publish(Progress.from_json(end))
+
+    def stop(self) -> None:
+        """Nothing is open between calls."""
+
+    def _publish(self, done: Progress) -> None:
+        """Shows the progress as that of a consumer group. For eyes only: no query fails by it."""
+        if done == self._published:
+            return
+        options = self._options
+        group = options.group or f"{options.group_prefix}-{done.query}"
+        offsets = [
+            {"topic": topic, "partition": partition, "offset": offset}
+            for topic, one in done.topics.items()
+            for partition, offset in one.partitions.items()
+        ]
+        try:
+            with self._connection.open() as client:
+                client.action("commit_group", group=group, offsets=offsets)
+        except ClientError as error:
+            logger.warning("the lag of group %s is not shown: %s", group, error)
+        self._published = done

@@ -1,0 +1,237 @@
+"""`df.write` and `df.writeStream` with `format("penstock")`: every row once, all of them at once.
+
+Tasks stage their rows in a transaction of the broker, the driver's commit names the tasks that count. A
+streaming batch has a transaction of its own name, so doing the batch again after a crash finds it
+committed. A task that failed, or ran twice, is not named, and what it staged is never seen.
+
+    number of a task:  its partition in Spark << 40 | 40 random bits
+
+The partition gives the order; the random bits tell this attempt from all others, also from those of a
+driver that died with the transaction open.
+"""
+
+import logging
+import secrets
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+
+from penstock.client.errors import ClientError
+from penstock.errors import PenstockError
+from penstock.spark.connection import Connection
+from penstock.spark.options import WriteOptions
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
+
+    STREAM_TAKES_ROWS = False
+except ImportError:  # before 4.1 streams were written row by row
+    _StreamBase = DataSourceStreamWriter  # type: ignore[misc,assignment]  # its older sibling
+    STREAM_TAKES_ROWS = True
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
+RANDOM_BITS: Final = 40
+# Numbers of tasks have 63 bits.
+MAX_SPARK_PARTITION: Final = (1 << (63 - RANDOM_BITS)) - 1
+ROWS_AT_ONCE: Final = 10_000
+BATCH_PROPERTY: Final = "streaming.sql.batchId"
+QUERY_PROPERTY: Final = "sql.streaming.queryId"
+
+logger = logging.getLogger(__name__)
+
+
+class WriteRefused(PenstockError):
+    """What cannot be written, in one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    transaction: str
+    task: int
+    rows: int
+
+
+class _Staging:
+    """The part that both writers share."""
+
+    def __init__(
+        self, options: WriteOptions, connection: Connection, columns: Sequence[str]
+    ) -> None:
+        self._options = options
+        self._connection = connection
+        names = [name.lower() for name in columns]
+        if "value" not in names:
+            raise WriteRefused("column value is missing")
+        if options.topic is None and "topic" not in names:
+            raise WriteRefused("name the topic with option topic, or give a column topic")
+        ignored = {"topic"} if options.topic is not None else set()
+        self._wanted = [name for name in COLUMNS if name in names and name not in ignored]
+
+    def stage(self, transaction: str, batches: "Iterator[pa.RecordBatch]") -> Staged:
+        task = task_number()
+        timeout_s = max(1, self._options.transaction_timeout_ms // 1000)
+        if not self._connection.call(lambda client: client.begin(transaction, timeout_s)):
+            for _ in batches:  # Spark wants its rows taken
+                continue
+            return Staged(transaction, task, 0)
+        rows = 0
+        first = next(batches, None)
+        if first is not None:
+            with self._connection.open() as client:
+                rows = client.stage(
+                    transaction,
+                    task,
+                    self._options.topic,
+                    self._chosen(first, batches),
+                    create=self._options.create_topics,
+                )
+        return Staged(transaction, task, rows)
+
+    def _chosen(
+        self, first: "pa.RecordBatch", others: "Iterator[pa.RecordBatch]"
+    ) -> "pa.RecordBatchReader":
+        """Columns that are not of a record are left out, as Kafka's sink does."""
+        import pyarrow as pa
+
+        places = {name.lower(): number for number, name in enumerate(first.schema.names)}
+        wanted = self._wanted
+
+        def chosen(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+            return pa.record_batch([batch.column(places[name]) for name in wanted], names=wanted)
+
+        def batches() -> "Iterator[pa.RecordBatch]":
+            yield chosen(first)
+            for batch in others:
+                yield chosen(batch)
+
+        return pa.RecordBatchReader.from_batches(chosen(first).schema, batches())
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        for transaction, tasks in _by_transaction(messages).items():
+            self._connection.call(
+                lambda client, name=transaction, chosen=tasks: client.commit_transaction(  # type: ignore[misc]  # bound now, not later
+                    name, chosen
+                )
+            )
+
+    def abort(self, transactions: Sequence[str]) -> None:
+        """As far as it can be reached: the broker does the same when the time is over."""
+        for transaction in transactions:
+            try:
+                with self._connection.open() as client:
+                    client.abort(transaction)
+            except ClientError as error:
+                logger.warning(
+                    "transaction %s stays until its time is over: %s", transaction, error
+                )
+
+
+class PenstockWriter(DataSourceArrowWriter):
+    """One transaction for one job."""
+
+    def __init__(
+        self, options: WriteOptions, connection: Connection, columns: Sequence[str]
+    ) -> None:
+        self._staging = _Staging(options, connection, columns)
+        self._transaction = options.transaction or f"spark-{uuid.uuid4()}"
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+        return self._staging.stage(self._transaction, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        self._staging.commit(messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        self._staging.abort([self._transaction])
+
+
+class PenstockStreamWriter(_StreamBase):
+    """One transaction for each batch of a query."""
+
+    def __init__(
+        self, options: WriteOptions, connection: Connection, columns: Sequence[str]
+    ) -> None:
+        self._staging = _Staging(options, connection, columns)
+        self._columns = tuple(columns)
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        batches = _batches_of_rows(iterator, self._columns) if STREAM_TAKES_ROWS else iterator
+        return self._staging.stage(batch_transaction(), batches)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        self._staging.commit(messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        self._staging.abort(list(_by_transaction(messages)))
+
+
+def _by_transaction(messages: Sequence[Any]) -> dict[str, list[int]]:
+    """All messages of a job name the same one; a task that failed has none."""
+    found: dict[str, list[int]] = {}
+    for message in messages:
+        if isinstance(message, Staged):
+            found.setdefault(message.transaction, []).append(message.task)
+    return found
+
+
+def task_number() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = 0 if context is None else context.partitionId()
+    if number > MAX_SPARK_PARTITION:
+        raise WriteRefused(f"a job of {number} tasks: at most {MAX_SPARK_PARTITION} can write")
+    return number << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
+
+
+def batch_transaction() -> str:
+    """The same name whenever this batch of this query is tried, by whichever driver."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_PROPERTY) if context is not None else None
+    batch = context.getLocalProperty(BATCH_PROPERTY) if context is not None else None
+    if not query or not batch:
+        raise WriteRefused(f"Spark does not tell its tasks {QUERY_PROPERTY} and {BATCH_PROPERTY}")
+    return f"spark-{query}-{batch}"
+
+
+def _batches_of_rows(rows: Iterator[Any], columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
+    kinds = {
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+    }
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        arrays = []
+        for place, name in enumerate(columns):
+            values = [row[place] for row in some]
+            if name.lower() == "headers":
+                values = [row and [tuple(one) for one in row] for row in values]
+            wanted = name.lower() in COLUMNS
+            arrays.append(
+                pa.array(values if wanted else [None] * len(some), kinds.get(name.lower()))
+            )
+        yield pa.record_batch(arrays, names=list(columns))

@@ -1,0 +1,77 @@
+"""What goes wrong outside of Spark: a clear line, and soon."""
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from kit.live_server import LiveServer
+from spark.conftest import KEY, Load, Make, address, free_port, numbers, options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Two attempts half a second apart, and Spark's own time on a busy machine.
+SOON_S = 30.0
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"subscribe": "nowhere"}, "no topic named 'nowhere'"),
+        ({"assign": '{"there":[0,5]}'}, "option assign: topic 'there' has 1 partitions, not 6"),
+        ({"subscribe": "there", "key": "wrong"}, "invalid API key"),
+        ({"subscribe": "there", "keyFile": "/nowhere"}, "option keyFile: cannot stand together"),
+        ({"subscribe": "there", "startingOffset": "x"}, "did you mean startingOffsets"),
+        (
+            {"subscribe": "there", "startingOffsets": '{"there":{"0":99}}'},
+            "option startingOffsets: partition 0 of 'there' has offsets 0 to 3, not 99",
+        ),
+        (
+            {"subscribe": "there", "startingOffsets": '{"there":{"0":0,"1":0}}'},
+            "option startingOffsets: partition 1 of 'there' is not read",
+        ),
+        (
+            {"subscribe": "there,two", "startingOffsets": '{"there":{"0":0}}'},
+            "option startingOffsets: partition 0 of 'two' is missing",
+        ),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_refused(
+    load: Load, stream: Load, make: Make, client: object, given: dict[str, str], complaint: str,
+    streaming: bool,
+) -> None:  # fmt: skip
+    if "there" not in client.topics():  # type: ignore[attr-defined]  # a FlightClient
+        make("there", numbers(0, 3))
+        make("two", numbers(0, 3))
+    began = time.monotonic()
+    with pytest.raises(Exception, match=complaint) as caught:
+        if streaming:
+            query = stream(**given).writeStream.format("noop").start()
+            query.processAllAvailable()
+        else:
+            load(**given).collect()
+    assert KEY not in str(caught.value)
+    assert time.monotonic() - began < SOON_S
+
+
+def test_offsets_out_of_range_without_failing(load: Load, make: Make, topic: str) -> None:
+    make(topic, numbers(0, 3))
+    given = {"subscribe": topic, "startingOffsets": f'{{"{topic}":{{"0":99}}}}'}
+    assert load(failOnDataLoss="false", **given).count() == 0
+
+
+def test_nobody_is_there(spark: "SparkSession") -> None:
+    began = time.monotonic()
+    reader = spark.read.format("penstock").option("server", f"127.0.0.1:{free_port()}")
+    reader = reader.option("subscribe", "t").option("fetchOffset.numRetries", "1")
+    with pytest.raises(Exception, match="cannot connect to 127.0.0.1"):
+        reader.load().collect()
+    assert time.monotonic() - began < SOON_S
+
+
+def test_not_a_flight_server(spark: "SparkSession", server: LiveServer) -> None:
+    given = options(server, subscribe="t") | {"server": f"127.0.0.1:{server.port('http')}"}
+    assert given["server"] != address(server)
+    with pytest.raises(Exception, match="cannot connect to|was lost"):
+        spark.read.format("penstock").options(**given).load().collect()

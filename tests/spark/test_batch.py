@@ -1,0 +1,128 @@
+"""Batch reads: columns, ranges, times, splits, and ends that stay where planning put them."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from kit.live_server import LiveServer
+from spark.conftest import KEY, Load, Make, append, numbers, options, values
+
+from penstock.client.flight import FlightClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_columns(load: Load, client: FlightClient, topic: str) -> None:
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}], None],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    data = pa.table({"value": [b"a", b""], "key": [None, b"k"], "headers": headers})
+    client.write(topic, data, create=True)
+    frame = load(subscribe=topic)
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int>"
+    )
+    first, second = frame.orderBy("offset").collect()
+    assert (first.key, bytes(first.value), first.topic) == (None, b"a", topic)
+    assert (bytes(second.key), bytes(second.value), second.offset) == (b"k", b"", 1)
+    assert (second.partition, second.timestampType) == (0, 1)
+    (stored,) = client.read(topic, end=1).read_all().column("timestamp").to_pylist()
+    assert first.timestamp.timestamp() == pytest.approx(stored.timestamp(), abs=1e-5)
+    full = load(subscribe=topic, includeHeaders="true").orderBy("offset").collect()
+    assert [(one.key, bytes(one.value)) for one in full[0].headers] == [("h", b"1")]
+    assert full[1].headers is None
+
+
+def test_which_topics(load: Load, make: Make, topic: str) -> None:
+    make(f"{topic}.a", [b"a0"], [b"a1"])
+    make(f"{topic}.b", [b"b0"])
+    assert values(load(subscribe=f"{topic}.b,{topic}.a")) == [b"a0", b"a1", b"b0"]
+    assert values(load(subscribePattern=rf"{topic}\.[ab]")) == [b"a0", b"a1", b"b0"]
+    # The whole name must fit.
+    assert values(load(subscribePattern=topic)) == []
+    assert values(load(assign=json.dumps({f"{topic}.a": [1]}))) == [b"a1"]
+
+
+def test_offsets_by_partition(load: Load, make: Make, topic: str) -> None:
+    make(topic, numbers(0, 10), numbers(10, 20))
+    start = json.dumps({topic: {"0": 4, "1": -2}})
+    end = json.dumps({topic: {"0": -1, "1": 3}})
+    found = load(subscribe=topic, startingOffsets=start, endingOffsets=end)
+    assert values(found) == numbers(4, 13)
+
+
+def timed(server: LiveServer, client: FlightClient, topic: str) -> None:
+    """Records 0, 1, 2 at 1000, 2000, 3000 ms."""
+    broker = server.server.broker
+    before = broker.clock_us
+    clock = iter((1_000_000, 2_000_000, 3_000_000))
+    broker.clock_us = lambda: next(clock)
+    try:
+        for value in numbers(0, 3):
+            append(client, topic, 0, [value])
+    finally:
+        broker.clock_us = before
+
+
+def test_times(
+    load: Load, server: LiveServer, client: FlightClient, make: Make, topic: str
+) -> None:
+    make(topic)
+    timed(server, client, topic)
+
+    def found(**given: object) -> list[bytes]:
+        return values(load(subscribe=topic, **given))
+
+    by_partition = json.dumps({topic: {"0": 2000}})
+    assert found(startingTimestamp=1001) == numbers(1, 3)
+    assert found(endingTimestamp=2000) == numbers(0, 1)
+    assert found(startingOffsetsByTimestamp=by_partition, endingTimestamp=9000) == numbers(1, 3)
+    assert found(endingOffsetsByTimestamp=by_partition) == numbers(0, 1)
+    late = {"startingTimestamp": 3001, "startingOffsetsByTimestampStrategy": "latest"}
+    assert found(**late) == []
+    with pytest.raises(Exception, match="option startingTimestamp: partition 0 of .* no record"):
+        found(startingTimestamp=3001)
+
+
+@pytest.mark.parametrize(
+    ("given", "tasks"),
+    [({}, 2), ({"minPartitions": 5}, 5), ({"maxRecordsPerPartition": 3}, 7)],
+)
+def test_tasks(load: Load, make: Make, topic: str, given: dict[str, int], tasks: int) -> None:
+    from pyspark.sql.functions import spark_partition_id
+
+    make(topic, numbers(0, 10), numbers(10, 20))
+    frame = load(subscribe=topic, **given)
+    assert values(frame) == numbers(0, 20)
+    assert frame.select(spark_partition_id().alias("p")).distinct().count() == (
+        8 if given.get("maxRecordsPerPartition") else tasks if not given else 6
+    )
+
+
+def test_the_end_is_fixed_when_the_read_is_planned(
+    load: Load, client: FlightClient, make: Make, topic: str
+) -> None:
+    make(topic, numbers(0, 5))
+    frame = load(subscribe=topic)
+    assert frame.count() == 5
+    append(client, topic, 0, numbers(5, 8))
+    # A new plan sees more, and every part of one plan sees the same.
+    again = load(subscribe=topic)
+    assert again.join(again.select("offset"), "offset").count() == 8
+
+
+def test_a_key_is_nowhere_to_be_seen(
+    spark: "SparkSession", server: LiveServer, make: Make, topic: str, capfd: Callable[..., object]
+) -> None:
+    make(topic, numbers(0, 1))
+    given = options(server, subscribe=topic)
+    frame = spark.read.format("penstock").options(**given).load()
+    frame.explain(True)
+    frame.explain("formatted")
+    shown = capfd.readouterr()  # type: ignore[attr-defined]  # pytest's own class
+    assert "penstock" in shown.out and KEY not in shown.out + shown.err

@@ -1,0 +1,234 @@
+"""Streaming reads: progress, limits, Trigger.AvailableNow, new partitions, lost data, lag."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kit.live_server import LiveServer
+from spark.conftest import KEY, Load, Make, append, numbers, options, run_now, values
+
+from penstock.client.flight import FlightClient
+from penstock.log.settings import TopicSettings
+from penstock.spark.connection import Connection
+from penstock.spark.options import read_options
+from penstock.spark.progress import Progress
+from penstock.spark.stream_reader import PenstockStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+def parquet(spark: "SparkSession", path: Path) -> list[bytes]:
+    return values(spark.read.schema("value BINARY").parquet(str(path)))
+
+
+def to_parquet(stream: Load, tmp_path: Path, **given: object) -> list[int]:
+    frame = stream(**given).select("value")
+    return run_now(frame, tmp_path / "check", "parquet", path=str(tmp_path / "out"))
+
+
+def test_batches_of_a_limited_size(
+    spark: "SparkSession",
+    stream: Load,
+    client: FlightClient,
+    make: Make,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    make(topic, numbers(0, 70), numbers(70, 100))
+    given = {"subscribe": topic, "maxOffsetsPerTrigger": 40, **EARLIEST}
+    assert [one for one in to_parquet(stream, tmp_path, **given) if one] == [40, 40, 20]
+    append(client, topic, 1, numbers(100, 110))
+    # It goes on where it was, whatever the starting options say now.
+    given["startingOffsets"] = "latest"
+    assert sum(to_parquet(stream, tmp_path, **given)) == 10
+    assert parquet(spark, tmp_path / "out") == numbers(0, 110)
+
+
+def test_the_checkpoint_holds_offsets_and_no_key(
+    stream: Load, make: Make, topic: str, tmp_path: Path, server: LiveServer, client: FlightClient
+) -> None:
+    make(topic, numbers(0, 3))
+    run_now(stream(subscribe=topic, groupIdPrefix="mine", **EARLIEST), tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if KEY.encode() in path.read_bytes()]
+    text = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
+    progress = Progress.from_json(json.loads(text))
+    assert progress.topics[topic].partitions == {0: 3}
+    # The lag of the query is that of a consumer group.
+    group = f"mine-{progress.query}"
+    found = client.action("committed", group=group, topic=topic)
+    assert found["partitions"] == [{"partition": 0, "offset": 3}]
+
+
+def test_from_the_end_on(
+    spark: "SparkSession",
+    stream: Load,
+    client: FlightClient,
+    make: Make,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    make(topic, numbers(0, 5))
+    out = tmp_path / "out"
+    frame = stream(subscribe=topic, groupId=topic).select("value")
+    writer = frame.writeStream.format("parquet").option("path", str(out))
+    query = writer.option("checkpointLocation", str(tmp_path / "check")).start()
+    try:
+        query.processAllAvailable()
+        append(client, topic, 0, numbers(5, 9))
+        query.processAllAvailable()
+        latest = json.loads(dict(dict(query.lastProgress)["sources"][0])["latestOffset"])
+    finally:
+        query.stop()
+    assert parquet(spark, out) == numbers(5, 9)
+    assert latest["topics"][topic]["partitions"] == {"0": 9}
+
+
+def grow(server: LiveServer, topic: str, count: int) -> None:
+    server.call(lambda: server.server.engine.add_partitions(topic, count))
+
+
+def test_new_partitions_and_topics(
+    spark: "SparkSession",
+    stream: Load,
+    server: LiveServer,
+    client: FlightClient,
+    make: Make,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    make(f"{topic}.a", numbers(0, 3))
+    given = {"subscribePattern": f"{topic}.*", **EARLIEST}
+    assert sum(to_parquet(stream, tmp_path, **given)) == 3
+    grow(server, f"{topic}.a", 2)
+    append(client, f"{topic}.a", 1, numbers(3, 5))
+    make(f"{topic}.b", numbers(5, 8))
+    assert sum(to_parquet(stream, tmp_path, **given)) == 5
+    assert parquet(spark, tmp_path / "out") == numbers(0, 8)
+
+
+def lose(how: str, server: LiveServer, client: FlightClient, topic: str) -> None:
+    """What the query has not read is gone; four other records are there afterwards."""
+    engine = server.server.engine
+    if how == "trimmed":
+        append(client, topic, 0, numbers(3, 10))
+        server.call(lambda: engine.catalogue.partition(topic, 0).trim(6))
+        return
+    server.call(lambda: engine.delete_topic(topic))
+    server.call(lambda: engine.create_topic(topic, 1, TopicSettings()))
+    append(client, topic, 0, numbers(6, 10))
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [("trimmed", "the query is at offset 3, but partition 0"), ("recreated", "made anew since")],
+)
+def test_lost_data(
+    spark: "SparkSession",
+    stream: Load,
+    server: LiveServer,
+    client: FlightClient,
+    make: Make,
+    topic: str,
+    tmp_path: Path,
+    how: str,
+    complaint: str,
+) -> None:
+    make(topic, numbers(0, 3))
+    to_parquet(stream, tmp_path, subscribe=topic, **EARLIEST)
+    lose(how, server, client, topic)
+    with pytest.raises(Exception, match=complaint):
+        to_parquet(stream, tmp_path, subscribe=topic, **EARLIEST)
+    given = {"subscribe": topic, "failOnDataLoss": "false", **EARLIEST}
+    assert sum(to_parquet(stream, tmp_path, **given)) == 4
+    assert parquet(spark, tmp_path / "out") == numbers(0, 3) + numbers(6, 10)
+
+
+def test_a_checkpoint_of_another_topic(
+    stream: Load, make: Make, topic: str, tmp_path: Path
+) -> None:
+    make(f"{topic}.a", numbers(0, 3))
+    make(f"{topic}.b", numbers(0, 3))
+    to_parquet(stream, tmp_path, subscribe=f"{topic}.a", **EARLIEST)
+    with pytest.raises(Exception, match="the checkpoint is at topic .*which subscribe"):
+        to_parquet(stream, tmp_path, subscribe=f"{topic}.b", **EARLIEST)
+
+
+# ---- without Spark: what Spark would ask, step by step -------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def reader(server: LiveServer, clock: Clock | None = None, **given: object) -> PenstockStreamReader:
+    texts = options(server, **given)
+    connection = Connection(texts["server"], KEY)
+    parsed = read_options(texts, streaming=True)
+    return PenstockStreamReader(parsed, connection, clock or Clock())
+
+
+def offset_of(found: dict[str, Any], topic: str) -> int:
+    return Progress.from_json(found).topics[topic].partitions[0]
+
+
+def test_waiting_for_enough_records(
+    server: LiveServer, client: FlightClient, make: Make, topic: str
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+    make(topic, numbers(0, 2))
+    clock = Clock()
+    limits = {"minOffsetsPerTrigger": 10, "maxOffsetsPerTrigger": 20, "maxTriggerDelay": "60s"}
+    one = reader(server, clock, subscribe=topic, **limits, **EARLIEST)
+    assert one.getDefaultReadLimit() == ReadMaxRows(20)
+    start = one.initialOffset()
+    # The first batch goes at once, as with Kafka's source.
+    first = one.latestOffset(start, ReadMaxRows(20))
+    assert offset_of(first, topic) == 2
+    append(client, topic, 0, numbers(2, 5))
+    assert one.latestOffset(first, ReadMaxRows(20)) == first
+    clock.now_s += 61
+    second = one.latestOffset(first, ReadMaxRows(20))
+    assert offset_of(second, topic) == 5
+    append(client, topic, 0, numbers(5, 45))
+    third = one.latestOffset(second, ReadMaxRows(20))
+    assert offset_of(third, topic) == 25
+    # Trigger.Once wants everything, and gets it.
+    assert offset_of(one.latestOffset(third, ReadAllAvailable()), topic) == 45
+    only = reader(server, subscribe=topic, minOffsetsPerTrigger=10)
+    assert only.getDefaultReadLimit() == ReadMinRows(10)
+
+
+def test_available_now_has_an_end(
+    server: LiveServer, client: FlightClient, make: Make, topic: str
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    make(topic, numbers(0, 5))
+    one = reader(server, subscribe=topic, minOffsetsPerTrigger=10, **EARLIEST)
+    start = one.initialOffset()
+    one.prepareForTriggerAvailableNow()
+    append(client, topic, 0, numbers(5, 50))
+    grow(server, topic, 2)
+    middle = one.latestOffset(start, ReadMaxRows(3))
+    end = one.latestOffset(middle, ReadMaxRows(3))
+    assert [offset_of(middle, topic), offset_of(end, topic)] == [3, 5]
+    assert one.latestOffset(end, ReadMaxRows(3)) == end
+    seen = one.reportLatestOffset()
+    assert seen is not None and offset_of(seen, topic) == 50
+
+
+def test_spark_before_4_2_is_held_back_too(server: LiveServer, make: Make, topic: str) -> None:
+    make(topic, numbers(0, 50))
+    one = reader(server, subscribe=topic, maxOffsetsPerTrigger=20, **EARLIEST)
+    one.initialOffset()
+    assert [offset_of(one.latestOffset(), topic) for _ in range(4)] == [20, 40, 50, 50]
