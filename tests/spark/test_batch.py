@@ -85,7 +85,7 @@ def test_times(
     assert found(endingOffsetsByTimestamp=by_partition) == numbers(0, 1)
     late = {"startingTimestamp": 3001, "startingOffsetsByTimestampStrategy": "latest"}
     assert found(**late) == []
-    with pytest.raises(Exception, match="option startingTimestamp: partition 0 of .* no record"):
+    with pytest.raises(Exception, match=r"option startingTimestamp: partition 0 of .* no record"):
         found(startingTimestamp=3001)
 
 

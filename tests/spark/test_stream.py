@@ -89,7 +89,7 @@ def test_from_the_end_on(
 
 
 def grow(server: LiveServer, topic: str, count: int) -> None:
-    server.call(lambda: server.server.engine.add_partitions(topic, count))
+    server.call(lambda: server.server.engine.catalogue.change(topic, {}, count))
 
 
 def test_new_partitions_and_topics(
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_another_topic(
     make(f"{topic}.a", numbers(0, 3))
     make(f"{topic}.b", numbers(0, 3))
     to_parquet(stream, tmp_path, subscribe=f"{topic}.a", **EARLIEST)
-    with pytest.raises(Exception, match="the checkpoint is at topic .*which subscribe"):
+    with pytest.raises(Exception, match=r"the checkpoint is at topic .*which subscribe"):
         to_parquet(stream, tmp_path, subscribe=f"{topic}.b", **EARLIEST)
 
 

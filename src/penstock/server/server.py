@@ -39,6 +39,7 @@ from penstock.server.flight_host import FlightHost
 from penstock.server.http import HttpApp, HttpListener
 from penstock.server.hub import Hub
 from penstock.server.listeners import Listener
+from penstock.server.memory import settle_allocator
 from penstock.server.metrics import LoopLag, Metrics, Observations
 from penstock.server.notify import notify
 from penstock.server.tls import server_context
@@ -109,6 +110,7 @@ class Server:
 
     async def start(self) -> None:
         """Raises PenstockError or OSError; what was opened by then is closed by `stop`."""
+        settle_allocator()
         loop = asyncio.get_running_loop()
         self._lag = LoopLag(loop, self.observations.loop_lag_seconds)
         tls = self.config.tls
