@@ -16,10 +16,10 @@ help: ## show this list
 run: compile ## start the broker on this machine, data in ./penstock-data
 	@$(BIN)/penstock serve $(ARGS)
 
-test: lint compile ## lint, all tests, and the tests of compiled modules once more pure
+test: lint compile java ## lint, all tests, and the tests of compiled modules once more pure
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
-bench: dev-env compile ## print the benchmark tables
+bench: dev-env compile java ## print the benchmark tables
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: dev-env ## ruff, mypy --strict, import rules
@@ -32,7 +32,7 @@ format: dev-env ## lay out the sources as make lint wants them
 	@$(BIN)/ruff check --quiet --fix-only $(LINTED)
 	@$(BIN)/ruff format --quiet $(LINTED)
 
-soak: dev-env compile ## the long tests: many more random cases, hours if you let it
+soak: dev-env compile java ## the long tests: many more random cases, hours if you let it
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m "soak or hypothesis" --timeout 7200 $(ARGS)
 
 clean: ## remove the environment, everything built, and caches
@@ -44,7 +44,7 @@ env:
 	@$(BOOTSTRAP) env
 
 dev-env:
-	@$(BOOTSTRAP) env dev
+	@$(BOOTSTRAP) env dev spark
 
 compile: env ## compile the hot modules, when a C compiler is there
 	@$(BOOTSTRAP) compile

@@ -267,6 +267,8 @@ def growth_table(quick: bool) -> Table:
                 partition = engine.catalogue.partition(TOPIC, 0)
                 while partition.size_bytes() < size:
                     append_all(engine, filler)
+                # Else the rows would tell how fast the disk takes the gigabytes before them.
+                os.sync()
                 before = partition.next_offset
                 appended = append_all(engine, probe)
                 records, _, took = read_to_arrow(engine, before)

@@ -32,6 +32,7 @@ CASES: list[tuple[Exception, Code, str]] = [
     (log.UnknownPartition("orders", 4), Code.UNKNOWN_PARTITION, "partition 4"),
     (log.TopicExists("orders"), Code.TOPIC_EXISTS, "'orders' already exists"),
     (log.InvalidSettings("partitions", 0, "must be 1"), Code.INVALID_SETTINGS, "must be 1"),
+    (log.TransactionNotOpen("q/1", "unknown"), Code.TRANSACTION_NOT_OPEN, "'q/1' is unknown"),
     (log.LogClosed(), Code.SHUTTING_DOWN, "shutting down"),
     (metadata.MetadataError(PATH), Code.STORAGE_ERROR, "storage failed"),
     (metadata.MetadataTooNew(PATH, 9, 1), Code.STORAGE_ERROR, "storage failed"),

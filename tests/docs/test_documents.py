@@ -22,7 +22,8 @@ from penstock.server.banner import Facts, render, why_there
 from penstock.server.config import KNOWN_KEYS, load_config
 from penstock.server.config_checks import listening
 
-LANGUAGES = {"console", "python", "output", "toml", "sh", "text", "json"}
+# py: snippets for a Spark session, which tests/spark/test_docs.py runs.
+LANGUAGES = {"console", "python", "output", "toml", "sh", "text", "json", "py"}
 # A page that is longer is two pages.
 MAX_LINES = 250
 UNIT = ROOT / "packaging" / "penstock.service"

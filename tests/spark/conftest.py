@@ -1,12 +1,15 @@
 """One Spark session and one server for all tests of the data source; each test has its own topics.
 
-`SPARK_KIND=connect` runs the same tests over Spark Connect, on a server that the session starts itself.
+SPARK_KIND=connect runs the same tests over Spark Connect, and SPARK_KIND=cluster on a standalone cluster:
+test_elsewhere.py does that.
 """
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEY = "dev-key"
+# Quick to start rather than quick to run: these jobs take seconds.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 FLIGHT = {"listeners.flight": "127.0.0.1:0"}
 
 # Spark's own: sockets to its JVM that it leaves to the garbage collector, pandas that it converts with.
@@ -34,6 +39,7 @@ def spark_settings(scratch: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK_JVM,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -58,17 +64,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         patch.setenv("PYTHONPATH", SOURCES)
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = SparkSession.builder
-        for name, value in spark_settings(scratch).items():
-            builder = builder.config(name, value)
-        if os.environ.get("SPARK_KIND") == "connect":
-            builder = builder.config("spark.connect.grpc.binding.port", str(free_port()))
-            builder = builder.remote("local[2]")
-        else:
-            builder = builder.master("local[2]")
-        session = builder.getOrCreate()
-        yield session
-        session.stop()
+        settings = spark_settings(scratch)
+        with where(scratch, settings) as place:
+            if place.startswith("sc:"):
+                session = SparkSession.builder.remote(place).getOrCreate()
+            else:
+                builder = SparkSession.builder.master(place)
+                for name, value in settings.items():
+                    builder = builder.config(name, value)
+                session = builder.getOrCreate()
+            yield session
+            session.stop()
+
+
+@contextmanager
+def where(scratch: Path, settings: dict[str, str]) -> Iterator[str]:
+    """The master, or the address of a Connect server, that SPARK_KIND asks for."""
+    from spark.cluster import Cluster, connect_server
+
+    kind = os.environ.get("SPARK_KIND", "local")
+    if kind == "connect":
+        with connect_server(settings) as address:
+            yield address
+    elif kind == "cluster":
+        with Cluster(scratch / "cluster") as cluster:
+            settings["spark.executor.memory"] = "512m"
+            yield cluster.url
+    else:
+        yield "local[2]"
 
 
 @pytest.fixture(scope="session")
@@ -85,8 +108,8 @@ def client(server: LiveServer) -> Iterator[FlightClient]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    name: str = request.node.name
-    return name
+    # Commas separate topics.
+    return re.sub(r"[^\w]", "-", request.node.name)
 
 
 def address(server: LiveServer) -> str:

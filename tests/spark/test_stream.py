@@ -81,7 +81,7 @@ def test_from_the_end_on(
         query.processAllAvailable()
         append(client, topic, 0, numbers(5, 9))
         query.processAllAvailable()
-        latest = json.loads(dict(dict(query.lastProgress)["sources"][0])["latestOffset"])
+        latest = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
     finally:
         query.stop()
     assert parquet(spark, out) == numbers(5, 9)
@@ -169,11 +169,11 @@ class Clock:
         return self.now_s
 
 
-def reader(server: LiveServer, clock: Clock | None = None, **given: object) -> PenstockStreamReader:
+def reader(server: LiveServer, clock: Clock, **given: object) -> PenstockStreamReader:
     texts = options(server, **given)
     connection = Connection(texts["server"], KEY)
     parsed = read_options(texts, streaming=True)
-    return PenstockStreamReader(parsed, connection, clock or Clock())
+    return PenstockStreamReader(parsed, connection, clock)
 
 
 def offset_of(found: dict[str, Any], topic: str) -> int:
@@ -204,7 +204,7 @@ def test_waiting_for_enough_records(
     assert offset_of(third, topic) == 25
     # Trigger.Once wants everything, and gets it.
     assert offset_of(one.latestOffset(third, ReadAllAvailable()), topic) == 45
-    only = reader(server, subscribe=topic, minOffsetsPerTrigger=10)
+    only = reader(server, Clock(), subscribe=topic, minOffsetsPerTrigger=10)
     assert only.getDefaultReadLimit() == ReadMinRows(10)
 
 
@@ -214,7 +214,7 @@ def test_available_now_has_an_end(
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
     make(topic, numbers(0, 5))
-    one = reader(server, subscribe=topic, minOffsetsPerTrigger=10, **EARLIEST)
+    one = reader(server, Clock(), subscribe=topic, minOffsetsPerTrigger=10, **EARLIEST)
     start = one.initialOffset()
     one.prepareForTriggerAvailableNow()
     append(client, topic, 0, numbers(5, 50))
@@ -229,6 +229,6 @@ def test_available_now_has_an_end(
 
 def test_spark_before_4_2_is_held_back_too(server: LiveServer, make: Make, topic: str) -> None:
     make(topic, numbers(0, 50))
-    one = reader(server, subscribe=topic, maxOffsetsPerTrigger=20, **EARLIEST)
+    one = reader(server, Clock(), subscribe=topic, maxOffsetsPerTrigger=20, **EARLIEST)
     one.initialOffset()
     assert [offset_of(one.latestOffset(), topic) for _ in range(4)] == [20, 40, 50, 50]

@@ -219,12 +219,17 @@ def _rewrite(
 
 
 def _sealed(partition: Partition) -> list[tuple[Segment, int]]:
-    """Sealed, undamaged segments with their end offsets, oldest first."""
+    """Sealed, undamaged segments with their end offsets, oldest first.
+
+    Only what readers may see as a whole: a merged batch must not join what is shown with what a
+    transaction still holds back.
+    """
     segments = partition.segments
+    visible = partition.visible_offset
     return [
         (segment, following.base_offset)
         for segment, following in itertools.pairwise(segments)
-        if segment.sealed and not segment.damages
+        if segment.sealed and not segment.damages and following.base_offset <= visible
     ]
 
 

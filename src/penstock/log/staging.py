@@ -133,6 +133,12 @@ def _batch_at(file: File, path: str, entry: StagedBatch) -> Batch:
 # --- rows: looking at them -----------------------------------------------------------------------
 
 
+def find(metadata: MetadataStore, name: str) -> tuple[int, str] | None:
+    """Id and state."""
+    rows = metadata.query("SELECT id, state FROM transactions WHERE name = ?", (name,))
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
 def in_state(metadata: MetadataStore, state: str) -> list[int]:
     """Ids of transactions; those being committed are in the order of their decisions."""
     rows = metadata.query(

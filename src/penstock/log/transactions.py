@@ -103,10 +103,7 @@ class Transactions:
         for transaction_id in kept.in_state(self._metadata, "committing"):
             self._apply(transaction_id)
         self._inline = False
-        owners = {
-            row[0]
-            for row in self._metadata.query("SELECT id FROM transactions WHERE state = 'open'")
-        }
+        owners = set(kept.in_state(self._metadata, "open"))
         for transaction_id in self._staging.present():
             if transaction_id not in owners:
                 self._drop_staging(transaction_id)
@@ -168,7 +165,7 @@ class Transactions:
         """
         chosen = set(tasks)
         now_us = self._clock_us()
-        found = self._find(name)
+        found = kept.find(self._metadata, name)
         if found is None:
             raise TransactionNotOpen(name, "unknown")
         transaction_id, state = found
@@ -182,7 +179,7 @@ class Transactions:
 
     def abort(self, name: str) -> None:
         """What was staged is gone. Aborting what does not exist is fine; a commit stands."""
-        found = self._find(name)
+        found = kept.find(self._metadata, name)
         if found is None:
             return
         state = self._forget(found[0], None)
@@ -207,17 +204,13 @@ class Transactions:
 
     def state(self, name: str) -> str:
         """open, committing, committed or unknown."""
-        found = self._find(name)
+        found = kept.find(self._metadata, name)
         return found[1] if found is not None else "unknown"
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _find(self, name: str) -> tuple[int, str] | None:
-        rows = self._metadata.query("SELECT id, state FROM transactions WHERE name = ?", (name,))
-        return (rows[0][0], rows[0][1]) if rows else None
-
     def _open_id(self, name: str) -> int:
-        found = self._find(name)
+        found = kept.find(self._metadata, name)
         if found is None or found[1] != "open":
             raise TransactionNotOpen(name, found[1] if found is not None else "unknown")
         return found[0]
@@ -248,7 +241,7 @@ class Transactions:
             for _ in self._staging.read(transaction_id, chosen):
                 continue
         except CorruptLog:
-            if self._find(name) == (transaction_id, "open"):
+            if kept.find(self._metadata, name) == (transaction_id, "open"):
                 raise
             # Committed or aborted at this moment, and the files are gone for that: go on and see.
 
@@ -312,9 +305,8 @@ class Transactions:
             sequences[key] = sequence + 1
             target = self._target(entry)
             if target is None:
-                logger.warning(
-                    "transaction %d: %s has no partition %d any more", transaction_id, *key
-                )
+                if not sequence:
+                    logger.warning("transaction %d: %s/%d is gone by now", transaction_id, *key)
                 continue
             if target not in held:
                 target.hold(self._over.pop(target, ()))

@@ -54,7 +54,9 @@ _KINDS: Final = {
     "write": _WRITE,
     "batch writes": _BATCH_WRITE,
 }
-_ALL: Final = tuple(dict.fromkeys((*_COMMON, *(name for kind in _KINDS.values() for name in kind))))
+ALL_OPTIONS: Final = tuple(
+    dict.fromkeys((*_COMMON, *(name for kind in _KINDS.values() for name in kind)))
+)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 T = TypeVar("T")
@@ -291,7 +293,7 @@ def _check_name(name: str, *, reading: bool, without: str | None) -> None:
             usable += names
     if name in {one.lower() for one in usable}:
         return
-    known = {one.lower(): one for one in _ALL}
+    known = {one.lower(): one for one in ALL_OPTIONS}
     shown = known.get(name, name)
     for kind, names in _KINDS.items():
         if shown in names:

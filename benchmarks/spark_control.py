@@ -1,0 +1,92 @@
+"""Data sources that yield record batches from memory: what Spark does without a broker. Runs in workers."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from penstock.spark.source import SCHEMA
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 65_536
+
+
+def record_batch(rows: int, value_bytes: int) -> "pa.RecordBatch":
+    """As the broker sends them."""
+    import pyarrow as pa
+
+    values = [b"%0*d" % (value_bytes, number) for number in range(rows)]
+    columns = {
+        "key": pa.nulls(rows, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.repeat("bench", rows),
+        "partition": pa.repeat(pa.scalar(0, pa.int32()), rows),
+        "offset": pa.array(range(rows), pa.int64()),
+        "timestamp": pa.array([0] * rows, pa.timestamp("us", "UTC")),
+        "timestampType": pa.repeat(pa.scalar(1, pa.int32()), rows),
+    }
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def batches(rows: int, value_bytes: int) -> "Iterator[pa.RecordBatch]":
+    whole = record_batch(min(rows, BATCH_ROWS), value_bytes)
+    while rows > 0:
+        yield whole.slice(0, min(rows, BATCH_ROWS))
+        rows -= BATCH_ROWS
+
+
+class ControlReader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._rows = int(options["rows"])
+        self._tasks = int(options["tasks"])
+        self._value_bytes = int(options["valuebytes"])
+
+    def partitions(self) -> list[InputPartition]:
+        edges = [self._rows * number // self._tasks for number in range(self._tasks + 1)]
+        return [InputPartition(b - a) for a, b in pairwise(edges)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return batches(partition.value, self._value_bytes)
+
+
+class ControlStreamReader(DataSourceStreamReader):
+    """A row for each batch, without end."""
+
+    def __init__(self) -> None:
+        self._batch = 0
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"batch": 0}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        self._batch += 1
+        return {"batch": self._batch}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(1)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return batches(partition.value, 100)
+
+
+class ControlSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "control"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: Any) -> ControlReader:
+        return ControlReader(dict(self.options))
+
+    def streamReader(self, schema: Any) -> ControlStreamReader:
+        return ControlStreamReader()

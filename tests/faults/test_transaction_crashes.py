@@ -1,0 +1,197 @@
+"""kill -9 at every step of a commit, of its recovery, and at random moments, on one data directory.
+
+What this proves: wherever the process dies, a transaction across topics and partitions is there as a
+whole or not at all, once, in order of task and number, without what failed tasks staged; one whose
+commit was answered is there; and a commit that is repeated by whoever got no answer changes nothing or
+finishes it. What it does not prove: anything about power loss, see test_staging.py and
+test_process_kill.py.
+"""
+
+import os
+import random
+import selectors
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from faults.transaction_child import PARTITIONS, TASKS, batches_of, name_of
+
+from penstock.log.embedded import EmbeddedEngine
+
+CHILD = Path(__file__).with_name("transaction_child.py")
+SEED = 4
+RANDOM_ROUNDS = 12
+RECOVERY_ROUNDS = 16
+# A child lives this long after its first word.
+LIFE_S = 0.15
+# A child that says or does nothing for so long is a failure, not a wait.
+MAX_WAIT_S = 20.0
+
+
+@dataclass
+class Heard:
+    """What a child said before it died."""
+
+    words: list[tuple[str, int]] = field(default_factory=list)
+
+    def numbers(self, event: str) -> set[int]:
+        return {number for word, number in self.words if word == event}
+
+
+def run_child(
+    directory: Path, first: int, step: int, since: str, *, life_s: float = MAX_WAIT_S, end: str = ""
+) -> Heard:
+    """Until it kills itself, or `life_s` after its first word, or when it says `end`."""
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root / "src"), str(root / "tests")])
+    child = subprocess.Popen(
+        [sys.executable, str(CHILD), str(directory), str(first), str(step), since],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    with child:
+        try:
+            output = listen(child, life_s, end)
+        finally:
+            child.kill()
+        assert child.stdout is not None
+        output += child.stdout.read()
+    assert child.returncode == -9, "the child ended by itself"
+    whole, _, _ = output.rpartition(b"\n")
+    pairs = (line.split(" ") for line in whole.decode().splitlines())
+    return Heard([(event, int(number)) for event, number in pairs])
+
+
+def listen(child: "subprocess.Popen[bytes]", life_s: float, end: str) -> bytes:
+    assert child.stdout is not None
+    output = b""
+    deadline = time.monotonic() + MAX_WAIT_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while selector.select(max(deadline - time.monotonic(), 0)):
+            part = os.read(child.stdout.fileno(), 1 << 16)
+            if not part or (end and end.encode() in part):
+                return output + part
+            if not output:
+                deadline = time.monotonic() + life_s
+            output += part
+    assert output, "the child did not come up"
+    assert life_s < MAX_WAIT_S, "the child hangs"
+    return output
+
+
+class Checker:
+    """The driver that comes back: looks at what is there, and settles what is open."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.values: dict[tuple[str, int], list[bytes]] = {key: [] for key in PARTITIONS}
+        self.next = 0
+        self.finished_at_start = 0
+
+    def check(self, heard: Heard) -> None:
+        engine = EmbeddedEngine(str(self.directory))
+        try:
+            if len(engine.topics()) == 2:
+                self.settle(engine, heard)
+            else:
+                assert not heard.words
+            left = os.listdir(self.directory / "transactions") if self.next else []
+            assert not left, "staged files stay behind"
+        finally:
+            engine.close()
+
+    def settle(self, engine: EmbeddedEngine, heard: Heard) -> None:
+        committed = heard.numbers("committed")
+        last = max(heard.numbers("begun"), default=self.next - 1)
+        for number in range(self.next, last + 1):
+            state = engine.transactions.state(name_of(number))
+            if number in committed:
+                assert state == "committed"
+            elif state == "committed":
+                self.finished_at_start += 1
+            if state == "committed":
+                self.add(number)
+            else:
+                assert state == "open"
+        self.compare(engine)
+        for number in range(self.next, last + 1):
+            self.end(engine, number, number in heard.numbers("staged"))
+        # The child may have begun one more and not come to say so.
+        engine.transactions.abort(name_of(last + 1))
+        self.compare(engine)
+        self.next = last + 1
+
+    def end(self, engine: EmbeddedEngine, number: int, staged: bool) -> None:
+        name = name_of(number)
+        if engine.transactions.state(name) == "committed" or staged:
+            if engine.transactions.begin(name, 1) == "open":
+                self.add(number)
+            for _ in range(2):
+                engine.transactions.commit(name, TASKS)
+        else:
+            engine.transactions.abort(name)
+
+    def add(self, number: int) -> None:
+        for task in sorted(TASKS):
+            for topic, partition, values in batches_of(number, task):
+                self.values[topic, partition] += values
+
+    def compare(self, engine: EmbeddedEngine) -> None:
+        for (topic, partition), expected in self.values.items():
+            found: list[bytes] = []
+            _, end = engine.offsets(topic, partition)
+            while len(found) < end:
+                result = engine.read(topic, partition, len(found), 1 << 20).result(MAX_WAIT_S)
+                found += [value for view in result.views for value in view.values()]
+            assert found == expected, f"{topic}/{partition}: lost, twice, in part or out of order"
+
+
+@pytest.fixture
+def checker(tmp_path: Path) -> Checker:
+    """With a first transaction, so that topics are there."""
+    checker = Checker(tmp_path)
+    checker.check(run_child(tmp_path, 0, 0, "commit", end="committed 0"))
+    assert checker.next >= 1
+    return checker
+
+
+@pytest.mark.timeout(120)
+def test_every_step_of_a_commit(checker: Checker) -> None:
+    heard = run_child(checker.directory, checker.next, 0, "commit", end="committed")
+    steps = min(heard.numbers("steps"))
+    checker.check(heard)
+    assert steps > 30, "the fuse does not see the steps"
+    killed = 0
+    for step in range(1, steps + 1):
+        heard = run_child(checker.directory, checker.next, step, "commit")
+        # Threads write in groups of their own choice: the last steps may fall into the next one.
+        killed += not heard.numbers("committed")
+        checker.check(heard)
+    assert killed > steps // 2
+    assert checker.finished_at_start > steps // 4
+
+
+@pytest.mark.timeout(120)
+def test_every_few_steps_of_the_recovery(checker: Checker) -> None:
+    """The process that finishes a commit is killed too, again and again, until one comes through."""
+    choices = random.Random(SEED)
+    for _ in range(RECOVERY_ROUNDS // 4):
+        heard = run_child(checker.directory, checker.next, choices.randint(20, 30), "commit")
+        for step in choices.sample(range(1, 120), 3):
+            first = max(heard.numbers("begun")) + 1
+            heard.words += run_child(checker.directory, first, step, "start").words
+        checker.check(heard)
+
+
+@pytest.mark.timeout(120)
+def test_random_moments(checker: Checker) -> None:
+    choices = random.Random(SEED)
+    for _ in range(RANDOM_ROUNDS):
+        life_s = choices.uniform(0, LIFE_S)
+        heard = run_child(checker.directory, checker.next, 0, "commit", life_s=life_s)
+        checker.check(heard)
+    assert checker.next > RANDOM_ROUNDS

@@ -1,0 +1,136 @@
+"""The child of test_transaction_crashes.py: stages and commits, until it is killed or kills itself.
+
+    transaction_child.py <data directory> <first transaction> <step> <from>
+
+Kills itself (SIGKILL) at this step: a call of the file layer, a commit of the metadata, or work for the
+event loop, counted from the `start` of the process or from its first `commit`. Step 0 never comes.
+Standard output, one line per event: `begun <n>`, `staged <n>`, `steps <count>` and `committed <n>`.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kit.faulty_files import CallKind, FaultyFiles
+
+from penstock.log.batch import encode_values
+from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.files import RealFiles
+from penstock.log.metadata import MetadataStore
+from penstock.log.settings import TopicSettings
+
+# Small segments, so that kills also meet rolls and seals. The second topic is not flushed by itself.
+TOPICS = {
+    "x": (2, TopicSettings(segment_bytes=4096)),
+    "y": (1, TopicSettings(durability="none")),
+}
+PARTITIONS = (("x", 0), ("x", 1), ("y", 0))
+# As Spark numbers them: partition and attempt. The failed attempt is staged and not committed.
+TASKS = (1 << 32, 3, 2 << 32 | 1)
+FAILED_TASK = 2 << 32
+BATCHES = 4
+TIMEOUT_US = 3600 * 1_000_000
+
+Batches = list[tuple[str, int, list[bytes]]]
+
+
+def name_of(number: int) -> str:
+    return f"query/{number}"
+
+
+def batches_of(number: int, task: int) -> Batches:
+    """What a task stages: the values tell where they come from, their sizes vary."""
+    found = []
+    for index in range(BATCHES):
+        topic, partition = PARTITIONS[(number + task + index) % len(PARTITIONS)]
+        name = b"%d/%d/%d/" % (number, task, index)
+        values = [name + b"%d" % row + b"." * (number * 37 % 300) for row in range(1 + index)]
+        found.append((topic, partition, values))
+    return found
+
+
+class Fuse:
+    def __init__(self, step: int) -> None:
+        self._left = step
+        self._lock = threading.Lock()
+        self.burning = False
+        self.steps = 0
+
+    def step(self) -> None:
+        with self._lock:
+            if self.burning:
+                self.steps += 1
+                if self.steps == self._left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FusedFiles(FaultyFiles):
+    def __init__(self, fuse: Fuse) -> None:
+        super().__init__(RealFiles())
+        self._fuse = fuse
+
+    def _call(self, kind: CallKind, *paths: str) -> Any:
+        self._fuse.step()
+        return super()._call(kind, *paths)
+
+
+class FusedMetadata(MetadataStore):
+    fuse: Fuse
+
+    def _commit_group(self, group: Any) -> Any:
+        self.fuse.step()
+        result = super()._commit_group(group)
+        self.fuse.step()
+        return result
+
+
+def tell(line: str) -> None:
+    os.write(1, line.encode() + b"\n")
+
+
+def open_engine(directory: str, fuse: Fuse) -> EmbeddedEngine:
+    def post(work: Callable[[], None]) -> None:
+        fuse.step()
+        work()
+
+    # The engine makes its own store: the one with the fuse takes its place.
+    FusedMetadata.fuse = fuse
+    sys.modules["penstock.log.embedded"].__dict__["MetadataStore"] = FusedMetadata
+    engine = EmbeddedEngine(directory, EngineOptions(), post=post, files=FusedFiles(fuse))
+    for name, (partitions, settings) in TOPICS.items():
+        if engine.topic(name) is None:
+            engine.create_topic(name, partitions, settings)
+    return engine
+
+
+def run(engine: EmbeddedEngine, number: int, fuse: Fuse) -> None:
+    transactions, name = engine.transactions, name_of(number)
+    transactions.begin(name, TIMEOUT_US)
+    tell(f"begun {number}")
+    for task in (FAILED_TASK, *TASKS):
+        for topic, partition, values in batches_of(number, task):
+            transactions.stage(name, task, topic, partition, encode_values(values, 1))
+    tell(f"staged {number}")
+    fuse.burning = True
+    transactions.commit(name, TASKS)
+    tell(f"steps {fuse.steps}")
+    tell(f"committed {number}")
+    if number % 2:
+        transactions.commit(name, TASKS)
+
+
+def main() -> None:
+    directory, number, step, since = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    fuse = Fuse(step)
+    fuse.burning = since == "start"
+    engine = open_engine(directory, fuse)
+    while True:
+        run(engine, number, fuse)
+        number += 1
+
+
+if __name__ == "__main__":
+    main()
