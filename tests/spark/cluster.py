@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +26,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, **own, "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
 
 
-def start(ready: str, *arguments: str) -> "subprocess.Popen[str]":
+@dataclass(frozen=True, slots=True)
+class Started:
+    process: "subprocess.Popen[str]"
+    drain: threading.Thread
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(START_S)
+        self.drain.join(START_S)
+
+
+def start(ready: str, *arguments: str) -> Started:
     """Waits for the line that says it is ready."""
     process = subprocess.Popen(
         [SPARK_CLASS, *arguments],
@@ -37,18 +49,24 @@ def start(ready: str, *arguments: str) -> "subprocess.Popen[str]":
     )
     timer = threading.Timer(START_S, process.kill)
     timer.start()
-    assert process.stderr is not None
-    started = any(ready in line for line in process.stderr)
+    output = process.stderr
+    assert output is not None
+    started = any(ready in line for line in output)
     timer.cancel()
-    assert started, f"{arguments[0]} did not start"
-    # Somebody has to take what it goes on to say.
-    threading.Thread(target=process.stderr.read, daemon=True).start()
-    return process
 
+    def drain() -> None:
+        """Somebody has to take what it goes on to say."""
+        with output:
+            for _ in output:
+                continue
 
-def end(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    process.wait(START_S)
+    thread = threading.Thread(target=drain, daemon=True)
+    thread.start()
+    found = Started(process, thread)
+    if not started:
+        found.end()
+        raise AssertionError(f"{arguments[0]} did not start")
+    return found
 
 
 class Cluster:
@@ -56,8 +74,8 @@ class Cluster:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._processes: list[subprocess.Popen[str]] = []
-        self.workers: list[subprocess.Popen[str]] = []
+        self._started: list[Started] = []
+        self._workers: list[int] = []
         self.url = f"spark://127.0.0.1:{free_port()}"
 
     def __enter__(self) -> Self:
@@ -77,17 +95,17 @@ class Cluster:
             worker = self._start(
                 "Successfully registered", f"{package}.worker.Worker", *where, *room, self.url
             )
-            self.workers.append(worker)
+            self._workers.append(worker.process.pid)
         return self
 
-    def _start(self, ready: str, *arguments: str) -> "subprocess.Popen[str]":
-        process = start(ready, *arguments)
-        self._processes.append(process)
-        return process
+    def _start(self, ready: str, *arguments: str) -> Started:
+        started = start(ready, *arguments)
+        self._started.append(started)
+        return started
 
     def executors(self) -> list[int]:
         """The executors of both workers."""
-        parents = {worker.pid for worker in self.workers}
+        parents = set(self._workers)
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -109,8 +127,8 @@ class Cluster:
     ) -> None:
         for pid in self.executors():
             os.kill(pid, signal.SIGKILL)
-        for process in self._processes:
-            end(process)
+        for started in self._started:
+            started.end()
 
 
 @contextmanager
@@ -122,7 +140,7 @@ def connect_server(settings: Mapping[str, str]) -> Iterator[str]:
         "spark.connect.grpc.binding.port": str(port),
     }
     given = [f"--conf={name}={value}" for name, value in {**settings, **bound}.items()]
-    process = start(
+    started = start(
         "Spark Connect server started",
         "org.apache.spark.deploy.SparkSubmit",
         "--master=local[2]",
@@ -133,4 +151,4 @@ def connect_server(settings: Mapping[str, str]) -> Iterator[str]:
     try:
         yield f"sc://127.0.0.1:{port}"
     finally:
-        end(process)
+        started.end()

@@ -36,6 +36,7 @@ def spark_settings(scratch: Path) -> dict[str, str]:
     """Small and quiet, on the loopback interface."""
     return {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
@@ -177,6 +178,6 @@ def run_now(frame: "DataFrame", checkpoint: Path, sink: str = "noop", **given: s
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(50), "the query did not end"
-        return [one["numInputRows"] for one in map(dict, query.recentProgress)]
+        return [one.numInputRows for one in query.recentProgress]
     finally:
         query.stop()

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 # What may be different a moment later.
 PASSING = (ConnectFailed, ConnectionLost, RequestTimedOut, NotNow)
 
+# A worker of Spark serves one job after the other, mostly the same one.
+MAX_OPEN_CLIENTS = 4
+
 T = TypeVar("T")
+
+# Of this process and its one thread that Spark runs our code in.
+_open_clients: "dict[Connection, FlightClient]" = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,29 @@ class Connection:
             self.server, self.key, tls=self.tls, tls_ca=self.tls_ca, tls_client=self.tls_client
         )
 
+    def client(self) -> "FlightClient":
+        """One that stays open in this process: connecting takes longer than most calls do."""
+        found = _open_clients.get(self)
+        if found is None:
+            while len(_open_clients) >= MAX_OPEN_CLIENTS:
+                _open_clients.pop(next(iter(_open_clients))).close()
+            found = _open_clients[self] = self.open()
+        return found
+
+    def drop(self) -> None:
+        """Closes it; the next call opens another one."""
+        found = _open_clients.pop(self, None)
+        if found is not None:
+            found.close()
+
     def call(self, function: "Callable[[FlightClient], T]") -> T:
-        """Opens a client for a function that may be repeated. Raises what its last attempt raised."""
+        """Runs a function that may be repeated. Raises what its last attempt raised."""
         attempt = 0
         while True:
             try:
-                with self.open() as client:
-                    return function(client)
+                return function(self.client())
             except PASSING as error:
+                self.drop()
                 self.pause(attempt, error)
                 attempt += 1
 

@@ -29,19 +29,20 @@ def read_range(
     attempt = 0
     while offset < wanted.end:
         try:
-            with connection.open() as client:
-                offset, end = _still_there(client, wanted, offset, fail_on_data_loss)
-                if offset == end:
-                    return
-                for batch in client.stream(
-                    wanted.topic, wanted.partition, offset, end, headers=headers
-                ):
-                    if batch.num_rows:
-                        yield batch
-                        offset = batch.column("offset")[-1].as_py() + 1
-                        attempt = 0
+            client = connection.client()
+            offset, end = _still_there(client, wanted, offset, fail_on_data_loss)
+            if offset == end:
                 return
+            for batch in client.stream(
+                wanted.topic, wanted.partition, offset, end, headers=headers
+            ):
+                if batch.num_rows:
+                    yield batch
+                    offset = batch.column("offset")[-1].as_py() + 1
+                    attempt = 0
+            return
         except PASSING as error:
+            connection.drop()
             connection.pause(attempt, error)
             attempt += 1
         except Refused as error:

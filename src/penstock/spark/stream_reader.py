@@ -8,6 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -59,6 +60,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s: float | None = None
         self._last_seen: Progress | None = None
         self._published: Progress | None = None
+        # Made when it is needed: before that Spark pickles this object.
+        self._showing: ThreadPoolExecutor | None = None
         # Only for Spark before 4.2, which does not say where a batch starts.
         self._planned: Progress | None = None
 
@@ -181,7 +184,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._publish(Progress.from_json(end))
 
     def stop(self) -> None:
-        """Nothing is open between calls."""
+        if self._showing is not None:
+            self._showing.shutdown()
+            self._showing = None
+        self._connection.drop()
 
     def _publish(self, done: Progress) -> None:
         """Shows the progress as that of a consumer group. For eyes only: no query fails by it."""
@@ -194,9 +200,16 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, one in done.topics.items()
             for partition, offset in one.partitions.items()
         ]
-        try:
-            with self._connection.open() as client:
+        client = self._connection.client()
+
+        def show() -> None:
+            try:
                 client.action("commit_group", group=group, offsets=offsets)
-        except ClientError as error:
-            logger.warning("the lag of group %s is not shown: %s", group, error)
+            except ClientError as error:
+                logger.warning("the lag of group %s is not shown: %s", group, error)
+
+        # Beside the batch: it waits for the broker's disk.
+        if self._showing is None:
+            self._showing = ThreadPoolExecutor(1, "penstock-lag")
+        self._showing.submit(show)
         self._published = done

@@ -97,14 +97,13 @@ class _Staging:
         rows = 0
         first = next(batches, None)
         if first is not None:
-            with self._connection.open() as client:
-                rows = client.stage(
-                    transaction,
-                    task,
-                    self._options.topic,
-                    self._chosen(first, batches),
-                    create=self._options.create_topics,
-                )
+            rows = self._connection.client().stage(
+                transaction,
+                task,
+                self._options.topic,
+                self._chosen(first, batches),
+                create=self._options.create_topics,
+            )
         return Staged(transaction, task, rows)
 
     def _chosen(
@@ -138,8 +137,7 @@ class _Staging:
         """As far as it can be reached: the broker does the same when the time is over."""
         for transaction in transactions:
             try:
-                with self._connection.open() as client:
-                    client.abort(transaction)
+                self._connection.client().abort(transaction)
             except ClientError as error:
                 logger.warning(
                     "transaction %s stays until its time is over: %s", transaction, error
