@@ -107,7 +107,12 @@ class Terminal:
 
     def start_server(self) -> None:
         if self._server is None:
-            self._server = start_server(self.directory / "penstock-data", self._home)
+            self._server = start_server(
+                self.directory / "penstock-data",
+                self._home,
+                "--set",
+                "listeners.flight=127.0.0.1:0",
+            )
             with self._exports.open("a") as file:
                 for name in ("PENSTOCK_SERVER", "PENSTOCK_HTTP"):
                     file.write(f"export {name}={self._server.environment[name]}\n")
@@ -133,6 +138,7 @@ class Terminal:
         if self._server is None:
             return text
         text = text.replace("http://127.0.0.1:8080", self._server.http)
+        text = text.replace("127.0.0.1:8815", self._server.flight)
         return text.replace("127.0.0.1:9092", self._server.tcp)
 
     # ---- blocks ----

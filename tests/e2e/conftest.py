@@ -20,13 +20,15 @@ Done = subprocess.CompletedProcess[bytes]
 
 @dataclass
 class RunningServer:
-    """`tcp` and `http` are the bound addresses, `environment` what a command needs to find them."""
+    """`tcp`, `http` and `flight` (if asked for) are the bound addresses, `environment` what a command
+    needs to find them."""
 
     process: subprocess.Popen[bytes]
     data: Path
     tcp: str
     http: str
     environment: dict[str, str]
+    flight: str = ""
 
     def penstock(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
         """Run one command against this server."""
@@ -92,9 +94,11 @@ def start_server(data: Path, home: Path, *options: str) -> RunningServer:
         banner += line.decode()
     tcp = re.search(r"^ +tcp +(\S+)", banner, re.MULTILINE)
     http = re.search(r"^ +http +(\S+)", banner, re.MULTILINE)
+    flight = re.search(r"^ +flight +(?:grpc\S*://)?(\S+)", banner, re.MULTILINE)
     assert tcp is not None and http is not None, banner
     environment |= {"PENSTOCK_SERVER": tcp[1], "PENSTOCK_HTTP": http[1]}
-    return RunningServer(process, data, tcp[1], http[1], environment)
+    found = flight[1] if flight is not None else ""
+    return RunningServer(process, data, tcp[1], http[1], environment, found)
 
 
 @pytest.fixture
