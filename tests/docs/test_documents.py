@@ -181,9 +181,7 @@ def test_the_banner_in_the_readme_is_that_of_a_bare_start() -> None:
         insecure=False,
     )
     (shown,) = Document(ROOT / "README.md").of("text")
-    said = iter(render(facts).splitlines())
-    # In this order; listeners that are not documented may stand between them.
-    assert [line for line in shown.text.splitlines() if line not in said] == []
+    assert shown.text.splitlines() == render(facts).splitlines()
 
 
 def test_the_table_of_metrics_is_complete(terminal: Terminal) -> None:

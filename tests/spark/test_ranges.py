@@ -52,6 +52,11 @@ def test_pieces_are_the_whole(
         assert len(pieces) >= min(least, sum(len(one) for one in whole))
 
 
+@pytest.mark.parametrize(("least", "most"), [(None, None), (3, None), (None, 2)])
+def test_an_end_before_its_beginning_is_nothing(least: int | None, most: int | None) -> None:
+    assert split([Range("t", 0, 7, 5, 1)], least, most) == []
+
+
 def test_large_ranges_are_cut_by_themselves() -> None:
     def cut(size: int) -> int:
         return len(split([Range("t", 0, 0, size, 1)], None, None))

@@ -46,7 +46,8 @@ def split(
     ranges: Sequence[Range], min_partitions: int | None, max_records: int | None
 ) -> list[Range]:
     """Cuts ranges into pieces of about equal size, in the same order. Empty ranges vanish."""
-    ranges = [one for one in ranges if len(one) > 0]
+    # Options may put an end before its beginning: that is nothing to read.
+    ranges = [one for one in ranges if one.start < one.end]
     if min_partitions is None and max_records is None:
         return [piece for one in ranges for piece in _cut(one, max(1, len(one) // SPLIT_RECORDS))]
     counts = [1 if max_records is None else -(-len(one) // max_records) for one in ranges]
