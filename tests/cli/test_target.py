@@ -174,6 +174,13 @@ def test_settings_are_json_or_text() -> None:
     texts = ["a=3", "b=true", "c=30 d", "d=", 'e="x"', "f=a=b"]
     parsed = {"a": 3, "b": True, "c": "30 d", "d": "", "e": "x", "f": "a=b"}
     assert parse_settings(texts) == parsed
-    for wrong in ("a", "=3"):
+    units = ["retention_ms=7 d", "segment_bytes=64 MiB", "retention_bytes=off", "retention_ms=off"]
+    assert parse_settings(units[:3]) == {
+        "retention_ms": 604_800_000,
+        "segment_bytes": 67_108_864,
+        "retention_bytes": 0,
+    }
+    assert parse_settings(units[3:]) == {"retention_ms": 0}
+    for wrong in ("a", "=3", "retention_ms=soon", "segment_bytes=7 d"):
         with pytest.raises(typer.BadParameter):
             parse_settings([wrong])

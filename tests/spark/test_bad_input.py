@@ -1,11 +1,15 @@
 """What goes wrong outside of Spark: a clear line, and soon."""
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from kit.live_server import LiveServer
-from spark.conftest import KEY, Load, Make, address, free_port, numbers, options
+from spark.conftest import FLIGHT, KEY, Load, Make, address, free_port, numbers, options
+
+from penstock.client.flight import FlightClient, connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,10 +42,10 @@ SOON_S = 30.0
 )
 @pytest.mark.parametrize("streaming", [False, True])
 def test_refused(
-    load: Load, stream: Load, make: Make, client: object, given: dict[str, str], complaint: str,
+    load: Load, stream: Load, make: Make, client: FlightClient, given: dict[str, str], complaint: str,
     streaming: bool,
 ) -> None:  # fmt: skip
-    if "there" not in client.topics():  # type: ignore[attr-defined]  # a FlightClient
+    if "there" not in client.topics():
         make("there", numbers(0, 3))
         make("two", numbers(0, 3))
     began = time.monotonic()
@@ -75,3 +79,17 @@ def test_not_a_flight_server(spark: "SparkSession", server: LiveServer) -> None:
     assert given["server"] != address(server)
     with pytest.raises(Exception, match=r"cannot connect to|was lost"):
         spark.read.format("penstock").options(**given).load().collect()
+
+
+def test_the_server_goes_away_during_a_query(spark: "SparkSession", tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "data", FLIGHT) as gone:
+        given = options(gone, subscribe="t", startingOffsets="earliest")
+        with connect(address(gone), KEY) as client:
+            client.write("t", pa.table({"value": numbers(0, 3)}), create=True)
+        frame = spark.readStream.format("penstock").options(**given).load()
+        checkpoint = str(tmp_path / "check")
+        writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.start()
+        query.processAllAvailable()
+    with pytest.raises(Exception, match="cannot connect to|was lost"):
+        assert query.awaitTermination(int(SOON_S)), "the query goes on without a server"

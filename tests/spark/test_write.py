@@ -4,11 +4,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from kit.live_server import LiveServer
 from spark.conftest import Load, Make, append, numbers, options, run_now
 
 from penstock.client.flight import FlightClient
+from penstock.spark.writers import task_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,3 +149,32 @@ def test_what_cannot_be_written(
     with pytest.raises(Exception, match=complaint):
         writer.options(**options(server, **given)).mode(mode).save()
     assert client.offsets("bad-value") == [(0, 0)]
+
+
+def test_only_the_attempts_that_the_commit_names_count(
+    client: FlightClient, make: Make, topic: str
+) -> None:
+    """A speculative attempt, one that died half-way, and those of a driver that is gone."""
+    make(topic)
+
+    def rows(*values: bytes) -> pa.Table:
+        return pa.table({"value": pa.array(values, pa.binary())})
+
+    assert client.begin(topic, 60)
+    client.stage(topic, 1 << 40 | 5, topic, rows(b"b"))
+    client.stage(topic, 0 << 40 | 9, topic, rows(b"a"))
+    client.stage(topic, 0 << 40 | 7, topic, rows(b"a"))
+    client.stage(topic, 1 << 40 | 6, topic, rows(b"half of it"))
+    assert client.offsets(topic) == [(0, 0)]
+    for _ in range(2):
+        client.commit_transaction(topic, [1 << 40 | 5, 0 << 40 | 9])
+    assert stored(client, topic) == [b"a", b"b"]
+    assert not client.begin(topic, 60)
+    client.begin(f"{topic}.given-up", 60)
+    client.stage(f"{topic}.given-up", 1, topic, rows(b"x"))
+    client.abort(f"{topic}.given-up")
+    assert stored(client, topic) == [b"a", b"b"]
+
+
+def test_numbers_of_tasks_are_never_the_same_twice() -> None:
+    assert len({task_number() for _ in range(1000)}) == 1000

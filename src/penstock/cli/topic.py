@@ -132,7 +132,7 @@ def suggestion(name: str, names: list[str]) -> str:
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:
-    """NAME=VALUE; the value is JSON if it reads as such (3, true, null), else text ("30 d")."""
+    """NAME=VALUE; the value is a number, a size or time with its unit ("64 MiB", "7 d"), or a word."""
     settings: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -141,8 +141,22 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
         try:
             settings[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:
-            settings[name] = value
+            settings[name] = _with_unit(name, value)
     return settings
+
+
+def _with_unit(name: str, value: str) -> int | str:
+    """What a setting counts in stands at the end of its name."""
+    from penstock.server.units import UnitError, is_off, parse_bytes, parse_time_us
+
+    try:
+        if name.endswith("_ms"):
+            return 0 if is_off(value) else parse_time_us(value) // 1000
+        if name.endswith("_bytes"):
+            return 0 if is_off(value) else parse_bytes(value)
+    except UnitError as error:
+        raise typer.BadParameter(f"{name}={value}: {error}") from None
+    return value
 
 
 def _shown(value: Any) -> str:
