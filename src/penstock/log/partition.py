@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from penstock.log.append_group import Entry, Group, Load
 from penstock.log.batch import FLAG_PRODUCER, HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.cache import BatchCache, RecentBatches
+from penstock.log.complaints import Complaints, append_error
 from penstock.log.errors import (
-    AppendFailed,
     CorruptLog,
     LogClosed,
     LogError,
@@ -27,7 +27,6 @@ from penstock.log.errors import (
     OutcomeUnknown,
     Overloaded,
     PartitionStopped,
-    StorageFull,
     TooLarge,
 )
 from penstock.log.files import File
@@ -114,6 +113,7 @@ class Partition:
         self._watchers: list[tuple[int, Callback]] = []
         self._roll_wanted = False
         self._holds = 0
+        self._complaints = Complaints(clock_us)
         for segment in self.segments[:-1]:
             if not segment.sealed:
                 self._sealing.add(segment, self.segments[-1].base_offset, self._producers)
@@ -270,7 +270,9 @@ class Partition:
             self._write(group)
         except OSError as error:
             failed = self._take_back(group, batches, outcome)
-            self._refuse(outcome, failed, self._append_error(error))
+            refusal = append_error(self.directory, error)
+            self._refuse(outcome, failed, refusal)
+            self._complaints.tell(refusal)
         except CutFailed as cut:
             failed = self._take_back(group, batches, outcome)
             self._stop(outcome, group.written, cut.error)
@@ -393,11 +395,6 @@ class Partition:
             self.counters.appended_bytes += size
         self.counters.appended_batches += len(entries)
         group.written.extend(entries)
-
-    def _append_error(self, error: OSError) -> AppendFailed:
-        reason = error.strerror or str(error)
-        kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else AppendFailed
-        return kind(self.directory, reason)
 
     def _refuse(self, outcome: Outcome, tokens: list[AppendToken], error: LogError) -> None:
         for token in tokens:

@@ -1,0 +1,32 @@
+"""What a partition says when the disk refuses: the error for the caller, a line for the server's log."""
+
+import errno
+import logging
+from collections.abc import Callable
+
+from penstock.log.errors import AppendFailed, StorageFull
+
+# A full disk refuses thousands of appends a second; one line a minute is what a person needs.
+INTERVAL_US = 60_000_000
+
+logger = logging.getLogger(__name__)
+
+
+def append_error(directory: str, error: OSError) -> AppendFailed:
+    """The refusal of an append whose write failed and left nothing behind."""
+    kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else AppendFailed
+    return kind(directory, error.strerror or str(error))
+
+
+class Complaints:
+    """Of one partition. The callers hear every refusal; the log hears of it now and then."""
+
+    def __init__(self, clock_us: Callable[[], int]) -> None:
+        self._clock_us = clock_us
+        self._last_us: int | None = None
+
+    def tell(self, error: AppendFailed) -> None:
+        now_us = self._clock_us()
+        if self._last_us is None or now_us - self._last_us >= INTERVAL_US:
+            self._last_us = now_us
+            logger.warning("%s", error)
