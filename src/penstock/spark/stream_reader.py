@@ -8,12 +8,11 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.client.errors import ClientError
 from penstock.spark.connection import Connection
 from penstock.spark.options import ReadOptions
 from penstock.spark.positions import States, beginning, look
@@ -62,6 +61,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._published: Progress | None = None
         # Made when it is needed: before that Spark pickles this object.
         self._showing: ThreadPoolExecutor | None = None
+        self._shown: Future[None] | None = None
         # Only for Spark before 4.2, which does not say where a batch starts.
         self._planned: Progress | None = None
 
@@ -89,7 +89,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._latest_before_4_2(states).to_json()
         begin = Progress.from_json(start)
         self._publish(begin)
-        return self._next_end(begin, states, self._rows_of(limit), self._is_all(limit)).to_json()
+        end = self._next_end(begin, states, self._rows_of(limit), self._is_all(limit))
+        if end == begin and self._shown is not None:
+            # Nothing to do, perhaps for good: the last word should be heard.
+            self._shown.result()
+        return end.to_json()
 
     def _latest_before_4_2(self, states: States) -> Progress:
         if self._planned is None:
@@ -205,11 +209,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def show() -> None:
             try:
                 client.action("commit_group", group=group, offsets=offsets)
-            except ClientError as error:
+            except Exception as error:  # whatever it is, the query does its work without
                 logger.warning("the lag of group %s is not shown: %s", group, error)
 
         # Beside the batch: it waits for the broker's disk.
         if self._showing is None:
             self._showing = ThreadPoolExecutor(1, "penstock-lag")
-        self._showing.submit(show)
+        self._shown = self._showing.submit(show)
         self._published = done

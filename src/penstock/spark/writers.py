@@ -15,7 +15,7 @@ import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -45,6 +45,10 @@ RANDOM_BITS: Final = 40
 # Numbers of tasks have 63 bits.
 MAX_SPARK_PARTITION: Final = (1 << (63 - RANDOM_BITS)) - 1
 ROWS_AT_ONCE: Final = 10_000
+# Spark hands over 10,000 rows at a time. The broker makes every batch durable by itself: larger ones
+# cost fewer flushes. Below the 8 MiB at which it cuts them again.
+GATHERED_ROWS: Final = 65_536
+GATHERED_BYTES: Final = 6 * 1024 * 1024
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 
@@ -119,9 +123,17 @@ class _Staging:
             return pa.record_batch([batch.column(places[name]) for name in wanted], names=wanted)
 
         def batches() -> "Iterator[pa.RecordBatch]":
-            yield chosen(first)
-            for batch in others:
-                yield chosen(batch)
+            gathered: list[pa.RecordBatch] = []
+            rows = size = 0
+            for batch in chain([first], others):
+                gathered.append(chosen(batch))
+                rows += batch.num_rows
+                size += gathered[-1].nbytes
+                if rows >= GATHERED_ROWS or size >= GATHERED_BYTES:
+                    yield pa.concat_batches(gathered)
+                    gathered, rows, size = [], 0, 0
+            if gathered:
+                yield pa.concat_batches(gathered)
 
         return pa.RecordBatchReader.from_batches(chosen(first).schema, batches())
 
