@@ -35,7 +35,8 @@ def resealed(data: bytes, **fields: int) -> bytes:
     for name, number in fields.items():
         form, position = places[name]
         pack_into(form, changed, position, number)
-    pack_into("<I", changed, 8, crc32c(bytes(changed[CRC_FROM:])))
+    body_checksum = crc32c(bytes(changed[HEADER_SIZE:]))
+    pack_into("<I", changed, 8, crc32c(bytes(changed[CRC_FROM:HEADER_SIZE]), body_checksum))
     return bytes(changed)
 
 

@@ -1,16 +1,27 @@
-"""One word to the allocator at start: keep large blocks instead of handing them back.
+"""A word to the allocator at start: keep freed memory for the next batch.
 
-glibc takes a large block from the system and gives it back when it is freed; each time its pages are
-faulted in again. Measured: building an output of 100 KB costs 72 us that way and 6 us otherwise. Once a
-block of 16 MiB was freed, glibc keeps blocks up to that size. Other allocators do not mind.
+glibc hands large freed blocks back to the system at once; their pages are then faulted in again for the
+next batch, which costs more than everything else that is done with it. Measured on a virtual machine:
+encoding a batch of 100 KB 63 us instead of 12, appending 8 instead of 11 M records/s. Other allocators
+are left alone.
 """
 
+import ctypes
 from typing import Final
 
-# The largest thing that comes and goes all the time: one largest frame.
-KEPT_BLOCK_BYTES: Final = 16 * 1024 * 1024
+# From malloc.h of glibc.
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_THRESHOLD: Final = -3
+# Free memory that is kept: the cache of recent batches and what waits to be written, in round figures.
+KEPT_BYTES: Final = 256 * 1024 * 1024
+# Larger blocks still come and go: glibc takes 32 MiB at most here.
+KEPT_BLOCK_BYTES: Final = 32 * 1024 * 1024
 
 
-def settle_allocator() -> int:
-    """Makes and drops one block; gives its size."""
-    return len(bytes(KEPT_BLOCK_BYTES))
+def settle_allocator() -> bool:
+    """Whether the allocator took the word; without glibc there is none to be said."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    taken = mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
+    return bool(taken)
