@@ -18,7 +18,7 @@ from penstock.log.cache import DEFAULT_CACHE_BYTES, BatchCache
 from penstock.log.catalogue import Catalogue, Topic
 from penstock.log.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
-from penstock.log.errors import LogError, TooLarge
+from penstock.log.errors import LogError
 from penstock.log.files import FileSystem, RealFiles
 from penstock.log.groups import GroupOffsets
 from penstock.log.handles import DEFAULT_OPEN_FILES, HandlePool
@@ -28,11 +28,11 @@ from penstock.log.metadata_errors import MetadataError
 from penstock.log.outcome import deliver
 from penstock.log.partition import Partition
 from penstock.log.reader import ReadResult
+from penstock.log.record_limit import check_record_sizes
 from penstock.log.settings import TopicSettings
 from penstock.log.staging import Staging
 from penstock.log.tokens import AppendToken
 from penstock.log.transactions import Transactions
-from penstock.log.view import view_appended
 
 METADATA_FILE = "metadata.db"
 # Reads that miss the cache wait for the disk: two can wait at the same time without a queue.
@@ -215,7 +215,7 @@ class EmbeddedEngine:
     def append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
         found = self.catalogue.get(topic)
         target = self.catalogue.partition(topic, partition)
-        _check_record_sizes(batch, found.info.settings.record_bytes)
+        check_record_sizes(batch, found.info.settings.record_bytes)
         token = target.append(batch)
         self.commit.submit(target)
         if found.creation is None:
@@ -324,17 +324,6 @@ class EmbeddedEngine:
         self.metadata.close()
         self.pool.close()
         self._lock.release()
-
-
-def _check_record_sizes(batch: Batch, limit: int) -> None:
-    """Raises TooLarge. Looks at single records only when the batch as a whole is over the limit."""
-    if max(batch.size(), batch.raw_length) <= limit:
-        return
-    view = view_appended(batch, 0)
-    for row in range(view.count):
-        size = view.payload_bytes(row, row + 1)
-        if size > limit:
-            raise TooLarge("record", size, limit)
 
 
 def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) -> None:

@@ -40,9 +40,9 @@ from penstock.log.metadata import MetadataStore
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.outcome import Outcome, deliver
 from penstock.log.partition import Partition
+from penstock.log.record_limit import check_record_sizes
 from penstock.log.staging import StagedBatch, Staging
 from penstock.log.tokens import AppendToken
-from penstock.log.view import view_appended
 
 # Producer ids of transactions have the highest bit: no client is given such a one.
 PRODUCER_BIT = 1 << 63
@@ -125,7 +125,7 @@ class Transactions:
         size = batch.size()
         if size > MAX_BATCH_BYTES + HEADER_SIZE:
             raise TooLarge("batch", size, MAX_BATCH_BYTES)
-        _check_record_sizes(batch, self._catalogue.get(topic).info.settings.record_bytes)
+        check_record_sizes(batch, self._catalogue.get(topic).info.settings.record_bytes)
 
     def stage(self, name: str, task: int, topic: str, partition: int, batch: Batch) -> None:
         """Durable on return. Raises what `check` raises, and TransactionNotOpen."""
@@ -386,14 +386,3 @@ class Transactions:
                 deliver(outcome)
 
         self._post(release)
-
-
-def _check_record_sizes(batch: Batch, limit: int) -> None:
-    """Raises TooLarge. Looks at single records only when the batch as a whole is over the limit."""
-    if max(batch.size(), batch.raw_length) <= limit:
-        return
-    view = view_appended(batch, 0)
-    for row in range(view.count):
-        size = view.payload_bytes(row, row + 1)
-        if size > limit:
-            raise TooLarge("record", size, limit)
