@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,38 +19,43 @@ from penstock.log.files import MAX_PARTS_PER_WRITE, RealFiles
 NOBODY = 65534
 
 
-@pytest.fixture
-def small_files_only() -> Iterator[int]:
-    """No file of this process may grow beyond this size: an honest way to a short write."""
-    limit = 8192
+LIMIT = 8192
+
+
+@contextmanager
+def small_files_only() -> Iterator[None]:
+    """No file of this process may grow beyond LIMIT: an honest way to a short write.
+
+    Only around the calls: the report of the tests may be a file too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
     try:
-        yield limit
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class TestRealFiles:
     @pytest.mark.parametrize("parts", [[b"x" * 10_000], [b"x" * 4] * 2500])
-    def test_a_short_write_is_reported(
-        self, tmp_path: Path, small_files_only: int, parts: list[bytes]
-    ) -> None:
+    def test_a_short_write_is_reported(self, tmp_path: Path, parts: list[bytes]) -> None:
         file = RealFiles().open(str(tmp_path / "f"), create=True)
-        assert file.pwritev(parts, 0) == small_files_only == file.size()
-        with pytest.raises(OSError) as raised:
-            file.pwritev([b"x"], small_files_only)
+        with small_files_only():
+            written = file.pwritev(parts, 0)
+            with pytest.raises(OSError) as raised:
+                file.pwritev([b"x"], LIMIT)
+        assert written == LIMIT == file.size()
         assert raised.value.errno == errno.EFBIG
         file.close()
 
-    def test_an_error_behind_the_first_slice_comes_with_the_next_call(
-        self, tmp_path: Path, small_files_only: int
-    ) -> None:
-        first_slice = [b"x" * (small_files_only // MAX_PARTS_PER_WRITE)] * MAX_PARTS_PER_WRITE
+    def test_an_error_behind_the_first_slice_comes_with_the_next_call(self, tmp_path: Path) -> None:
+        first_slice = [b"x" * (LIMIT // MAX_PARTS_PER_WRITE)] * MAX_PARTS_PER_WRITE
         file = RealFiles().open(str(tmp_path / "f"), create=True)
-        assert file.pwritev([*first_slice, b"x"], 0) == small_files_only
-        with pytest.raises(OSError) as raised:
-            file.pwritev([b"x"] * (MAX_PARTS_PER_WRITE + 1), small_files_only)
+        with small_files_only():
+            written = file.pwritev([*first_slice, b"x"], 0)
+            with pytest.raises(OSError) as raised:
+                file.pwritev([b"x"] * (MAX_PARTS_PER_WRITE + 1), LIMIT)
+        assert written == LIMIT
         assert raised.value.errno == errno.EFBIG
         file.close()
 
