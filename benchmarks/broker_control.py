@@ -15,9 +15,9 @@ from typing import cast
 import uvloop
 from crc32c import crc32c
 
-from benchmarks.wire_blipmq import settle_allocator
 from penstock.log.batch import HEADER_SIZE
 from penstock.server.hub import READ_BUFFER_BYTES
+from penstock.server.memory import settle_allocator
 from penstock.wire import blipmq as wire
 from penstock.wire.blipmq_split import Control, PublishRun, split_requests
 

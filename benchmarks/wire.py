@@ -5,6 +5,7 @@ from typing import Protocol
 
 from benchmarks import wire_blipmq, wire_rustlog
 from benchmarks.table import Table
+from penstock.server.memory import settle_allocator
 
 
 class WireModule(Protocol):
@@ -12,7 +13,6 @@ class WireModule(Protocol):
 
     def rows(self) -> dict[str, Callable[[], object]]: ...
     def rate(self, call: Callable[[], object], seconds: float) -> float: ...
-    def settle_allocator(self) -> None: ...
 
 
 MODULES: tuple[tuple[str, WireModule], ...] = (
@@ -23,7 +23,7 @@ MODULES: tuple[tuple[str, WireModule], ...] = (
 
 def tables(quick: bool) -> Iterator[Table]:
     for title, module in MODULES:
-        module.settle_allocator()
+        settle_allocator()
         table = Table(f"{title}, messages per second")
         control = 0.0
         for what, call in module.rows().items():

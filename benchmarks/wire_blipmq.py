@@ -14,20 +14,12 @@ from array import array
 from collections.abc import Callable
 from itertools import accumulate
 
+from penstock.server.memory import settle_allocator
 from penstock.wire import blipmq_batch, blipmq_split
 
 MESSAGES = 2000
 TOPIC = b"orders.created"
 IDS = blipmq_batch.pack_consecutive(1, MESSAGES)
-
-
-def settle_allocator() -> None:
-    """Freeing one large block stops glibc from handing every large buffer back to the kernel.
-
-    Without it each call pays page faults for its output: ten times the cost of the work itself.
-    """
-    block = bytes(16 * 1024 * 1024)
-    del block
 
 
 def rate(call: Callable[[], object], seconds: float) -> float:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable
 from itertools import accumulate
 
+from penstock.server.memory import settle_allocator
 from penstock.wire import (
     rustlog_binary,
     rustlog_binary_reply,
@@ -25,12 +26,6 @@ from penstock.wire.rustlog import Produce
 RECORDS = 1000
 RECORD_BYTES = 100
 MAX_BYTES = 1 << 20
-
-
-def settle_allocator() -> None:
-    """Freeing one large block stops glibc from handing every large buffer back to the kernel."""
-    block = bytes(16 * 1024 * 1024)
-    del block
 
 
 def rate(call: Callable[[], object], seconds: float) -> float:
