@@ -76,14 +76,14 @@ def _running(command: Sequence[str], pattern: re.Pattern[str], last: str) -> Ite
 
 
 @contextmanager
-def penstock(data: Path, *settings: str) -> Iterator[Process]:
+def penstock(data: Path, *settings: str, flight: str = "off") -> Iterator[Process]:
     """`penstock serve` with free ports; `settings` are section.key=value."""
     command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(data)]
     command += ["--tcp", "127.0.0.1:0", "--blipmq", "off", "--http", "127.0.0.1:0"]
-    command += ["--flight", "off"]
+    command += ["--flight", flight]
     for setting in settings:
         command += ["--set", setting]
-    pattern = re.compile(r"^\s+(tcp|http)\s+\S*127\.0\.0\.1:(\d+)")
+    pattern = re.compile(r"^\s+(tcp|http|flight)\s+\S*127\.0\.0\.1:(\d+)")
     with _running(command, pattern, "Read it again") as process:
         yield process
 
