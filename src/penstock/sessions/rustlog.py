@@ -1,7 +1,8 @@
 """A RustLog conversation, in both dialects: JSON (the document) and binary (the existing programs).
 
-Requests are answered in order. Produces may be under way together; every other request waits for the
-answers before it, so that it sees their effect. Each dialect keeps its own meaning where they differ
+Requests are answered in order. Produces may be under way together, and those of one read are appended
+together (rustlog_produces.py); every other request waits for the answers before it, so that it sees their
+effect. Each dialect keeps its own meaning where they differ
 (rustlog_dialects.py holds the words and codes).
 """
 
@@ -16,6 +17,7 @@ from penstock.log.reader import ReadResult
 from penstock.log.tokens import AppendToken
 from penstock.sessions.base import Inbox, Outlet, PendingBytes, SessionLimits
 from penstock.sessions.rustlog_dialects import BinaryDialect, Dialect, JsonDialect
+from penstock.sessions.rustlog_produces import ProduceRun, Slot
 from penstock.wire import rustlog as wire
 
 # A Fetch never reads more than fits a reply.
@@ -24,15 +26,6 @@ MAX_FETCH_BYTES = wire.MAX_FRAME_BYTES
 MAX_NAME_BYTES = MAX_TOPIC_NAME_BYTES
 # The log counts offsets in an i64; the wire has a u64.
 MAX_OFFSET = (1 << 63) - 1
-
-
-class _Slot:
-    """The place of one answer in the order of answers."""
-
-    __slots__ = ("reply",)
-
-    def __init__(self) -> None:
-        self.reply: bytes | None = None
 
 
 class RustLogSession:
@@ -50,7 +43,9 @@ class RustLogSession:
         # The first of the frames, when it was read and has to wait.
         self._decoded: wire.Request | None = None
         self._broken: wire.RustLogProtocolError | None = None
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
+        # What this read has to append; never left when it waits for the next one.
+        self._run: ProduceRun | None = None
         self._working = False
         self._paused = False
         self._ended = False
@@ -93,6 +88,19 @@ class RustLogSession:
         if self._working:
             return
         self._working = True
+        self._perform_all()
+        while self._run is not None:
+            self._append_run()
+            self._perform_all()  # it may be answered by now, and who waited for it can go on
+        self._working = False
+        self._pause_if_behind()
+        self._send()
+        if self._broken is not None and not self._frames and not self._slots and not self._gone:
+            self._give_up(self._broken)
+        self._close_when_done()
+
+    def _perform_all(self) -> None:
+        """Whatever need not wait for an answer or for the peer."""
         while not self._gone and not self._outlet.congested:
             if self._frames:
                 self._send()  # what is answered already keeps nobody waiting
@@ -101,12 +109,6 @@ class RustLogSession:
                 self._frames.popleft()
             elif self._broken is not None or not self._split_more():
                 break
-        self._working = False
-        self._pause_if_behind()
-        self._send()
-        if self._broken is not None and not self._frames and not self._slots and not self._gone:
-            self._give_up(self._broken)
-        self._close_when_done()
 
     def _split_more(self) -> bool:
         """Finds the next complete frames. False when there are none."""
@@ -155,8 +157,12 @@ class RustLogSession:
             self._counters.frames_out += len(ready)
             self._outlet.write(b"".join(ready))
 
-    def _settle(self, slot: _Slot, reply: bytes) -> None:
+    def _settle(self, slot: Slot, reply: bytes) -> None:
         slot.reply = reply
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """After an answer."""
         if self._gone or self._working:
             return
         self._send()
@@ -179,7 +185,7 @@ class RustLogSession:
             return False
         self._decoded = None
         self._counters.frames_in += 1
-        slot = _Slot()
+        slot = Slot()
         self._slots.append(slot)
         try:
             self._carry_out(dialect, request, slot, frame.end - frame.start)
@@ -189,7 +195,7 @@ class RustLogSession:
         return True
 
     def _answer(self, reply: bytes) -> None:
-        slot = _Slot()
+        slot = Slot()
         slot.reply = reply
         self._slots.append(slot)
 
@@ -204,7 +210,16 @@ class RustLogSession:
         elif not isinstance(request, wire.ListTopics | wire.Metrics | wire.Ping):
             self._broker.require(self._principal, "read", request.topic)
 
-    def _carry_out(self, dialect: Dialect, request: wire.Request, slot: _Slot, size: int) -> None:
+    def _carry_out(self, dialect: Dialect, request: wire.Request, slot: Slot, size: int) -> None:
+        run = self._run
+        if (
+            run is not None
+            and isinstance(request, wire.Produce)
+            and run.takes(dialect, request, size)
+        ):
+            # The right and the topic were looked at for its first request, in this same turn.
+            self._add_to_run(run, request, slot, size)
+            return
         self._check_right(request)
         if isinstance(request, wire.Produce):
             self._produce(dialect, request, slot, size)
@@ -256,31 +271,39 @@ class RustLogSession:
             return dialect.metrics(self._broker.render_metrics())
         return dialect.pong()
 
-    def _produce(self, dialect: Dialect, request: wire.Produce, slot: _Slot, size: int) -> None:
+    def _produce(self, dialect: Dialect, request: wire.Produce, slot: Slot, size: int) -> None:
         if self._broker.options.rustlog_auto_create:
             self._broker.ensure_topic(request.topic)
         next_offset = self._broker.engine.offsets(request.topic, request.partition)[1]
         if not request.records:
             slot.reply = dialect.produced(next_offset, 0)
             return
-        dialect.check_produce(request.records, next_offset)
+        self._append_run()
+        run = ProduceRun(dialect, request.topic, request.partition, next_offset)
+        self._add_to_run(run, request, slot, size)
+        self._run = run
+
+    def _add_to_run(self, run: ProduceRun, request: wire.Produce, slot: Slot, size: int) -> None:
+        run.dialect.check_produce(request.records, run.next_offset)
         self._counters.messages_in += len(request.records)
-        token = self._broker.append(
-            self._principal, request.topic, request.partition, request.records
-        )
         self._pending.add(size)
+        run.add(request, slot, size)
 
-        def written(done: AppendToken) -> None:
-            self._pending.done(size)
-            if done.error is None:
-                self._settle(slot, dialect.produced(done.base_offset, done.count))
-            else:
-                self._counters.errors["Produce"] += 1
-                self._settle(slot, dialect.refusal(request, done.error))
+    def _append_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.append(self._append, self._produced)
 
-        token.on_done(written)
+    def _append(self, topic: str, partition: int, values: list[bytes]) -> AppendToken:
+        return self._broker.append(self._principal, topic, partition, values)
 
-    def _fetch(self, dialect: Dialect, request: wire.Fetch, slot: _Slot) -> None:
+    def _produced(self, size: int, failed: int) -> None:
+        self._pending.done(size)
+        if failed:
+            self._counters.errors["Produce"] += failed
+        self._go_on()
+
+    def _fetch(self, dialect: Dialect, request: wire.Fetch, slot: Slot) -> None:
         committed = None
         if request.group_id:
             committed = self._committed(dialect, request.group_id, request.topic, request.partition)
@@ -304,7 +327,7 @@ class RustLogSession:
         self,
         dialect: Dialect,
         request: wire.Fetch,
-        slot: _Slot,
+        slot: Slot,
         read: ReadToken[ReadResult],
     ) -> None:
         if read.error is not None:
@@ -316,7 +339,7 @@ class RustLogSession:
         self._counters.messages_out += count
         self._settle(slot, reply)
 
-    def _commit(self, dialect: Dialect, request: wire.OffsetCommit, slot: _Slot) -> None:
+    def _commit(self, dialect: Dialect, request: wire.OffsetCommit, slot: Slot) -> None:
         _check_commit(request)
         info = self._broker.engine.topic(request.topic)
         exists = info is not None and request.partition < info.partitions
@@ -338,7 +361,7 @@ class RustLogSession:
 
         change.add_done_callback(written)
 
-    def _create_topic(self, dialect: Dialect, request: wire.CreateTopic, slot: _Slot) -> None:
+    def _create_topic(self, dialect: Dialect, request: wire.CreateTopic, slot: Slot) -> None:
         dialect.check_partition_count(request.partition_count)
         self._broker.create_topic(self._principal, request.topic, request.partition_count)
         change = self._broker.engine.topic_durable(request.topic)
