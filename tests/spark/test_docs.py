@@ -1,7 +1,8 @@
-"""The snippets of docs/spark.md run, one after the other, as a reader would type them."""
+"""The snippets of the Spark pages run, one after the other, as a reader would type them."""
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from docs.markdown import ROOT, Document
 from kit.live_server import LiveServer
 from spark.conftest import address
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Document(ROOT / "docs" / "spark.md")
+RECIPES = Document(ROOT / "docs" / "spark-recipes.md")
 
 
-def test_snippets(spark: "SparkSession", server: LiveServer) -> None:
+@pytest.mark.parametrize("page", [PAGE, RECIPES], ids=["reference", "recipes"])
+def test_snippets(spark: "SparkSession", server: LiveServer, page: Document) -> None:
     names: dict[str, Any] = {"spark": spark}
-    blocks = PAGE.of("py")
+    blocks = page.of("py")
     assert len(blocks) >= 4
     for block in blocks:
         text = block.text.replace("127.0.0.1:8815", address(server))
