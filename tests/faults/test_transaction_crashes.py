@@ -176,6 +176,20 @@ def test_every_step_of_a_commit(checker: Checker) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_staging_goes_on_where_it_was(checker: Checker) -> None:
+    """Killed again and again while it stages the same batches, each time a little later."""
+    number = checker.next
+    heard = Heard()
+    kills = 0
+    while number not in heard.numbers("committed"):
+        kills += 1
+        assert kills < 40, "it does not get on"
+        heard.words += run_child(checker.directory, number, 2 * kills, "stage").words
+    assert kills > 5
+    checker.check(heard)
+
+
+@pytest.mark.timeout(120)
 def test_every_few_steps_of_the_recovery(checker: Checker) -> None:
     """The process that finishes a commit is killed too, again and again, until one comes through."""
     choices = random.Random(SEED)

@@ -3,7 +3,8 @@
     transaction_child.py <data directory> <first transaction> <step> <from>
 
 Kills itself (SIGKILL) at this step: a call of the file layer, a commit of the metadata, or work for the
-event loop, counted from the `start` of the process or from its first `commit`. Step 0 never comes.
+event loop, counted from the `start` of the process, from its first `stage` or its first `commit`. Step 0
+never comes. With `stage` the batches are numbered, as by a client that does not know how far it came.
 Standard output, one line per event: `begun <n>`, `staged <n>`, `steps <count>` and `committed <n>`.
 """
 
@@ -106,13 +107,27 @@ def open_engine(directory: str, fuse: Fuse) -> EmbeddedEngine:
     return engine
 
 
-def run(engine: EmbeddedEngine, number: int, fuse: Fuse) -> None:
+def stage(engine: EmbeddedEngine, number: int, task: int, numbered: bool) -> None:
+    """In groups of two."""
+    found = [
+        (topic, at, encode_values(values, 1)) for topic, at, values in batches_of(number, task)
+    ]
+    for place in range(0, len(found), 2):
+        sequence = place // 2 if numbered else None
+        group = found[place : place + 2]
+        engine.transactions.stage_groups(name_of(number), task, [group], sequence)
+
+
+def run(engine: EmbeddedEngine, number: int, fuse: Fuse, since: str) -> None:
     transactions, name = engine.transactions, name_of(number)
-    transactions.begin(name, TIMEOUT_US)
+    state = transactions.begin(name, TIMEOUT_US)
     tell(f"begun {number}")
+    if state == "committed":  # killed after the decision
+        tell(f"committed {number}")
+        return
+    fuse.burning |= since == "stage"
     for task in (FAILED_TASK, *TASKS):
-        for topic, partition, values in batches_of(number, task):
-            transactions.stage(name, task, topic, partition, encode_values(values, 1))
+        stage(engine, number, task, since == "stage")
     tell(f"staged {number}")
     fuse.burning = True
     transactions.commit(name, TASKS)
@@ -128,7 +143,7 @@ def main() -> None:
     fuse.burning = since == "start"
     engine = open_engine(directory, fuse)
     while True:
-        run(engine, number, fuse)
+        run(engine, number, fuse, since)
         number += 1
 
 

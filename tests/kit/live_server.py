@@ -84,19 +84,28 @@ class LiveServer:
 
 
 class ServerProcess:
-    """`penstock serve` as a process; the ports are read from its banner."""
+    """`penstock serve` as a process; the ports are read from its banner. `program` and `variables`: of an
+    installed one, instead of these sources."""
 
-    def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        program: str | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         flags = {**FREE_PORTS, "server.data_directory": str(data), **(settings or {})}
         arguments = [item for key, value in flags.items() for item in ("--set", f"{key}={value}")]
-        program = "import sys; from penstock.cli.main import main; sys.exit(main())"
+        main = "import sys; from penstock.cli.main import main; sys.exit(main())"
+        command = [sys.executable, "-c", main] if program is None else [program]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, "serve", *arguments],
+            [*command, "serve", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, "PYTHONPATH": SOURCES},
+            env={**os.environ, "PYTHONPATH": SOURCES} if variables is None else variables,
         )
         self.banner = ""
         self.ports: dict[str, int] = {}

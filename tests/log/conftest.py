@@ -7,6 +7,7 @@ import pytest
 from kit.engines import Opener
 from kit.faulty_files import FaultyFiles
 
+from penstock.log import retries
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.files import RealFiles
 
@@ -14,6 +15,12 @@ from penstock.log.files import RealFiles
 @pytest.fixture
 def files() -> FaultyFiles:
     return FaultyFiles(RealFiles())
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test says when something is tried again, or sets a time of its own."""
+    monkeypatch.setattr(retries, "FIRST_DELAY_S", 3600.0)
 
 
 @pytest.fixture

@@ -139,12 +139,14 @@ def begin(store: MetadataStore, name: str = "q", now_us: int = 100, time_us: int
 
 
 def stage(store: MetadataStore, id_: int, task: int, number: int = 0, now_us: int = 100) -> None:
-    place = StagedBatch(task, number, "t", 0, 10 * number, 10)
+    place = StagedBatch(task, kept.number_of(number, 0), "t", 0, 10 * number, 10)
     store.submit(lambda db: kept.stage_row(db, "q", id_, [place], now_us)).result()
 
 
 def decide(store: MetadataStore, id_: int, *tasks: int) -> str:
-    return store.submit(lambda db: kept.decide_row(db, "q", id_, set(tasks), 200)).result()
+    return store.submit(
+        lambda db: kept.decide_row(db, "q", id_, dict.fromkeys(tasks), 200)
+    ).result()
 
 
 def remove_late(store: MetadataStore, id_: int, late_us: int | None) -> str:

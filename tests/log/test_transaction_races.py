@@ -23,6 +23,7 @@ from kit.transactions import (
 from penstock.log import producers
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import (
+    CommitWaits,
     LogError,
     StorageFull,
     TransactionNotOpen,
@@ -190,10 +191,42 @@ def test_transactions_share_partitions(engine: EmbeddedEngine, files: FaultyFile
     files.fail("write", errno.ENOSPC, suffix=first_file(engine, "b"))
     with pytest.raises(StorageFull):
         engine.transactions.commit("one", [1])
-    engine.transactions.commit("two", [1])
+    with pytest.raises(CommitWaits):
+        engine.transactions.commit("two", [1])
+    assert engine.transactions.state("two") == "committing"
     assert everything(engine) == NOTHING
     engine.transactions.commit("one", [1])
-    assert everything(engine) == {"a/0": [b"one", b"two"], "a/1": [], "b/0": [b"two", b"one"]}
+    engine.transactions.commit("two", [1])
+    assert everything(engine) == {"a/0": [b"one", b"two"], "a/1": [], "b/0": [b"one", b"two"]}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_one_that_shares_some_partitions_waits(
+    engine: EmbeddedEngine, opened: Opener, files: FaultyFiles, restart: bool
+) -> None:
+    """Else it would be seen where it is alone, and not where the other one holds it back."""
+    places = {"one": ("a/0", "b/0"), "two": ("a/0", "a/1"), "three": ("a/1",)}
+    for name, targets in places.items():
+        begin(engine, name)
+        for to in targets:
+            stage(engine, 1, name.encode(), to=to, of=name)
+    files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "b"))
+    with pytest.raises(StorageFull):
+        engine.transactions.commit("one", [1])
+    with pytest.raises(CommitWaits):
+        engine.transactions.commit("two", [1])
+    if restart:
+        engine = opened()
+        assert engine.transactions.unfinished == 2
+    engine.transactions.commit("three", [1])
+    assert everything(engine) == {**NOTHING, "a/1": [b"three"]}
+    files.clear()
+    engine.transactions.expire()
+    assert everything(engine) == {
+        "a/0": [b"one", b"two"],
+        "a/1": [b"three", b"two"],
+        "b/0": [b"one"],
+    }
 
 
 def test_many_transactions_do_not_make_the_log_forget_its_producers(

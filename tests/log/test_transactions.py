@@ -29,7 +29,7 @@ from penstock.log.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from penstock.log.transactions import REMEMBERED_US
+from penstock.log.transactions import DEFAULT_MEMORY_US
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_committed_names_are_forgotten_in_the_end(opened: Opener) -> None:
     engine = opened(clock_us=clock)
     begin(engine)
     engine.transactions.commit("q", [])
-    clock.now_us += REMEMBERED_US
+    clock.now_us += DEFAULT_MEMORY_US
     engine.transactions.expire()
     assert engine.transactions.state("q") == "committed"
     clock.now_us += 1

@@ -8,12 +8,12 @@ import pytest
 
 from penstock.broker.access import Principal
 from penstock.broker.errors import BrokerError, Code
-from penstock.server import flight_link
+from penstock.server import flight_broker
+from penstock.server.flight_broker import BrokerLink
 from penstock.server.flight_link import (
     Append,
     Appended,
     Ask,
-    BrokerLink,
     Failure,
     LinkClosed,
     LoggedIn,
@@ -121,7 +121,7 @@ def test_no_answer_is_an_unknown_outcome(pair: Pair) -> None:
 
 
 def test_bytes_on_their_way_are_bounded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_link, "MAX_UNANSWERED_BYTES", 1_000)
+    monkeypatch.setattr(flight_broker, "MAX_UNANSWERED_BYTES", 1_000)
     pair.link.ask_later(*append(900))
     number = pair.asked()[0].number
     sent = threading.Event()
@@ -145,7 +145,7 @@ def test_bytes_on_their_way_are_bounded(pair: Pair, monkeypatch: pytest.MonkeyPa
 def test_one_that_is_larger_than_the_bound_goes_alone(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_link, "MAX_UNANSWERED_BYTES", 10)
+    monkeypatch.setattr(flight_broker, "MAX_UNANSWERED_BYTES", 10)
     pair.link.ask_later(*append(5_000))
     assert len(pair.asked()[1]) == 5_000
 

@@ -103,6 +103,15 @@ def _damaged(error: log.CorruptLog) -> str:
     return f"offsets {error.first_offset} to {error.next_offset - 1} cannot be read: {error.reason}"
 
 
+def _staging_damaged(error: log.StagingDamaged) -> str:
+    advice = "rolled back, write it again" if error.rolled_back else "see the log of the server"
+    return f"what the transaction has staged is damaged: {error.reason}; {advice}"
+
+
+def _waits(error: log.CommitWaits) -> str:
+    return "the commit is decided, and waits for another one that cannot be finished yet"
+
+
 def _not_appended(error: log.AppendFailed) -> str:
     return f"nothing was stored: {error.reason}"
 
@@ -128,6 +137,7 @@ def _without_detail(error: object) -> str:
 MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.LogError: (Code.INTERNAL, _without_detail),
     log.CorruptLog: (Code.CORRUPT_LOG, _damaged),
+    log.StagingDamaged: (Code.CORRUPT_LOG, _staging_damaged),
     log.OffsetOutOfRange: (Code.OFFSET_OUT_OF_RANGE, str),
     log.AppendFailed: (Code.STORAGE_ERROR, _not_appended),
     log.StorageFull: (Code.STORAGE_FULL, _not_appended),
@@ -137,10 +147,13 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.TooLarge: (Code.RECORD_TOO_LARGE, str),
     log.FencedProducer: (Code.FENCED_PRODUCER, str),
     log.SequenceGap: (Code.SEQUENCE_GAP, str),
+    log.StagingGap: (Code.SEQUENCE_GAP, str),
     log.UnknownTopic: (Code.UNKNOWN_TOPIC, str),
+    log.TopicReplaced: (Code.UNKNOWN_TOPIC, str),
     log.UnknownPartition: (Code.UNKNOWN_PARTITION, str),
     log.TopicExists: (Code.TOPIC_EXISTS, str),
     log.InvalidSettings: (Code.INVALID_SETTINGS, str),
+    log.CommitWaits: (Code.OVERLOADED, _waits),
     log.TransactionNotOpen: (Code.TRANSACTION_NOT_OPEN, str),
     log.LogClosed: (Code.SHUTTING_DOWN, _without_detail),
     metadata.MetadataError: (Code.STORAGE_ERROR, _without_detail),

@@ -74,13 +74,39 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _as_headers(column: pa.Array) -> pa.Array:
-    if column.type == _HEADERS:
+    kind = column.type
+    if kind == _HEADERS:
         return column
+    if not _are_headers(kind):
+        wanted = "list<struct<key: string, value: binary>>"
+        raise BatchError(f"column headers is {kind}; it must be {wanted}")
     try:
         return column.cast(_HEADERS)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        wanted = "list<struct<key: string, value: binary>>"
-        raise BatchError(f"column headers is {column.type}; it must be {wanted}") from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BatchError(f"column headers: {error}") from None
+
+
+def _are_headers(kind: pa.DataType) -> bool:
+    """Just the two fields, by these names: a cast would make others empty without a word."""
+    types = pa.types
+    if types.is_map(kind):
+        return _is_plain(kind.key_type) and _is_plain(kind.item_type)
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return False
+    pair = kind.value_type
+    if types.is_null(pair):
+        return True
+    return (
+        types.is_struct(pair)
+        and sorted(field.name for field in pair) == ["key", "value"]
+        and all(_is_plain(field.type) for field in pair)
+    )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    types = pa.types
+    checks = types.is_string, types.is_binary, types.is_large_string, types.is_large_binary
+    return types.is_null(kind) or any(check(kind) for check in checks)
 
 
 def _filled(column: pa.Array) -> pa.Array:

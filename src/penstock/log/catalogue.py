@@ -62,6 +62,7 @@ class Catalogue:
         self._topics: dict[str, Topic] = {}
         self._directories: set[str] = set()
         self._removals: list[threading.Thread] = []
+        self._removing = threading.Lock()
         self._files.make_directory(self._root)
         self._finish_deletions()
         self._load()
@@ -183,8 +184,9 @@ class Catalogue:
         thread = threading.Thread(
             target=self._remove_files, args=(directory,), name="penstock-remove", daemon=True
         )
-        self._removals.append(thread)
-        thread.start()
+        with self._removing:  # who waits for all of them finds only such as have begun
+            self._removals.append(thread)
+            thread.start()
 
     def _remove_files(self, directory: str) -> None:
         path = f"{self._root}/{directory}"
@@ -204,9 +206,10 @@ class Catalogue:
             self._remove_files(directory)
 
     def wait_for_removals(self) -> None:
-        for thread in self._removals:
+        with self._removing:
+            removals, self._removals = self._removals, []
+        for thread in removals:
             thread.join()
-        self._removals = []
 
 
 def _check_partitions(count: int) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ from penstock.log.record_limit import check_record_sizes
 from penstock.log.settings import TopicSettings
 from penstock.log.staging import Staging
 from penstock.log.tokens import AppendToken
-from penstock.log.transactions import Transactions
+from penstock.log.transactions import DEFAULT_MEMORY_US, Transactions
 
 METADATA_FILE = "metadata.db"
 # Reads that miss the cache wait for the disk: two can wait at the same time without a queue.
@@ -56,6 +57,8 @@ class EngineOptions:
     commit_threads: int = DEFAULT_THREADS
     defaults: TopicSettings = TopicSettings()
     maintenance_interval_s: float = MAINTENANCE_INTERVAL_S
+    # How long names of committed transactions are remembered; None: for ever.
+    transaction_memory_us: int | None = DEFAULT_MEMORY_US
 
 
 class EmbeddedEngine:
@@ -81,28 +84,29 @@ class EmbeddedEngine:
         self.files = files if files is not None else RealFiles()
         self.files.make_directory(directory)
         self._lock = DataDirectoryLock(directory)
-        try:
-            self._open()
-        except BaseException:
-            self._lock.release()
-            raise
+        with ExitStack() as opened:
+            opened.callback(self._lock.release)
+            self._open(opened)
+            opened.pop_all()
 
-    def _open(self) -> None:
+    def _open(self, opened: ExitStack) -> None:
+        """`opened` closes what was opened so far, when the rest fails."""
         self.cache = BatchCache(self.options.cache_bytes)
         self.pool = HandlePool(self.files, self.options.open_files)
+        opened.callback(self.pool.close)
         # Flushes that run while the next group is written; none where the caller steps by hand.
         threads = self.options.commit_threads
         self._sync_pool = ThreadPoolExecutor(threads, "penstock-sync") if threads else None
+        if self._sync_pool is not None:
+            opened.callback(self._sync_pool.shutdown)
         self.metadata = MetadataStore(f"{self.directory}/{METADATA_FILE}", post=self.post)
-        try:
-            self.catalogue = Catalogue(
-                self.directory, self.files, self.metadata, self._open_partition, self.clock_us
-            )
-            self._groups = GroupOffsets(self.metadata, self.clock_us)
-        except BaseException:
-            self.metadata.close()
-            raise
+        opened.callback(self.metadata.close)
+        self.catalogue = Catalogue(
+            self.directory, self.files, self.metadata, self._open_partition, self.clock_us
+        )
+        self._groups = GroupOffsets(self.metadata, self.clock_us)
         self.commit = GroupCommit(self.options.commit_threads, self.post, self._monotonic)
+        opened.callback(self.commit.close)
         self.transactions = Transactions(
             Staging(self.directory, self.files),
             self.metadata,
@@ -110,9 +114,12 @@ class EmbeddedEngine:
             self.commit,
             self.clock_us,
             self.post,
+            self.options.transaction_memory_us,
         )
+        opened.callback(self.transactions.close)
         self.transactions.recover()
         self._readers = ThreadPoolExecutor(READER_THREADS, "penstock-read")
+        opened.callback(self._readers.shutdown)
         self._closing = threading.Event()
         self._maintenance = threading.Thread(
             target=self._maintain, name="penstock-maintenance", daemon=True
@@ -313,6 +320,7 @@ class EmbeddedEngine:
             return
         self._closing.set()
         self._maintenance.join()
+        self.transactions.close()
         self._readers.shutdown()
         self.commit.close()
         for topic in self.catalogue:

@@ -2,6 +2,7 @@
 
 LogError (a PenstockError)
  +-- CorruptLog          stored bytes are damaged: file, position, offsets concerned
+ |    +-- StagingDamaged  ... those of a transaction, not yet in the log
  +-- OffsetOutOfRange    the offset was never written or is no longer kept
  +-- AppendFailed        nothing was stored, the caller may try again
  |    +-- StorageFull    ... because there is no space
@@ -11,8 +12,11 @@ LogError (a PenstockError)
  +-- TooLarge            a record or batch over its limit
  +-- FencedProducer      a newer epoch of the same producer exists
  +-- SequenceGap         an idempotent producer left out a batch
+ |    +-- StagingGap     ... or a task of a transaction
  +-- UnknownTopic, UnknownPartition, TopicExists, InvalidSettings
+ |    +-- TopicReplaced   there is another topic of this name now
  +-- TransactionNotOpen  committed, or never begun
+ +-- CommitWaits         decided; another transaction must be finished first
  +-- LogClosed           the log is shutting down
 """
 
@@ -39,6 +43,20 @@ class CorruptLog(LogError):
             f"log damaged: {self.path} at byte {self.position}: {self.reason}; "
             f"offsets {self.first_offset} to {self.next_offset - 1} cannot be read"
         )
+
+
+class StagingDamaged(CorruptLog):
+    """`rolled_back`: the transaction was given up for it, and left nothing behind."""
+
+    def __init__(self, path: str, position: int, reason: str, *, rolled_back: bool = False) -> None:
+        super().__init__(path, position, reason, 0, 0)
+        self.rolled_back = rolled_back
+
+    def after_rollback(self) -> "StagingDamaged":
+        return StagingDamaged(self.path, self.position, self.reason, rolled_back=True)
+
+    def __str__(self) -> str:
+        return f"staged records are damaged: {self.path} at byte {self.position}: {self.reason}"
 
 
 class OffsetOutOfRange(LogError):
@@ -131,6 +149,20 @@ class SequenceGap(LogError):
         )
 
 
+class StagingGap(SequenceGap):
+    def __init__(self, name: str, task: int, sequence: int, expected: int) -> None:
+        super().__init__(task, sequence, expected)
+        self.args = (name, task, sequence, expected)
+        self.name = name
+        self.task = task
+
+    def __str__(self) -> str:
+        text = f"task {self.task} sent batch {self.sequence}, expected {self.expected}"
+        if not self.expected:
+            text += "; the transaction may have timed out and been begun anew"
+        return text
+
+
 class UnknownTopic(LogError):
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
@@ -138,6 +170,14 @@ class UnknownTopic(LogError):
 
     def __str__(self) -> str:
         return f"no topic named {self.topic!r}"
+
+
+class TopicReplaced(UnknownTopic):
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} was deleted and made anew since records were staged for it; "
+            "abort the transaction and write it again"
+        )
 
 
 class UnknownPartition(LogError):
@@ -173,6 +213,15 @@ class InvalidSettings(LogError):
 class LogClosed(LogError):
     def __str__(self) -> str:
         return "the log is shutting down"
+
+
+class CommitWaits(LogError):
+    def __init__(self, other_id: int) -> None:
+        super().__init__(other_id)
+        self.other_id = other_id
+
+    def __str__(self) -> str:
+        return f"it waits for transaction {self.other_id}, which holds partitions of it"
 
 
 class TransactionNotOpen(LogError):

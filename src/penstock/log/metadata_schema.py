@@ -95,4 +95,26 @@ _TRANSACTIONS: Final = (
     """,
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST, _BACKLOGS, _TRANSACTIONS)
+# Which topic a staged batch is for, whatever has its name later; 0 in rows that are older than this. And
+# numbered names of committed transactions as ranges: a stream of a million batches is one row. The index
+# finds the few that are open or being committed among the many that are remembered.
+_TRANSACTION_NAMES: Final = (
+    "ALTER TABLE staged ADD COLUMN created_us INTEGER NOT NULL DEFAULT 0",
+    """
+    CREATE TABLE committed_series (
+        stem TEXT NOT NULL,
+        first INTEGER NOT NULL,
+        last INTEGER NOT NULL CHECK (last >= first),
+        updated_us INTEGER NOT NULL,
+        PRIMARY KEY (stem, first)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX transactions_by_state ON transactions (state, updated_us)",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    _FIRST,
+    _BACKLOGS,
+    _TRANSACTIONS,
+    _TRANSACTION_NAMES,
+)

@@ -456,17 +456,23 @@ class Partition:
             self._watchers = [e for e in self._watchers if e[0] >= self.visible_offset]
         return due
 
-    def hold(self, over: Iterable[int] = ()) -> None:
+    def last_sequence(self, producer_id: int) -> int | None:
+        with self.write_lock:
+            return self._producers.last_sequence(producer_id)
+
+    def hold(self, over: Iterable[int] = (), at: int | None = None) -> None:
         """From now on nothing new becomes visible, until `release`: a transaction is being shown.
 
         `over`: producers of earlier transactions, which never come back. They are forgotten, so that
-        many transactions do not take the places of clients that do.
+        many transactions do not take the places of clients that do. `at`: nor anything from here on.
         """
         with self.write_lock:
             for producer_id in over:
                 self._producers.restore(producer_id, None)
         with self._lock:
             self._holds += 1
+            if at is not None:
+                self.visible_offset = min(self.visible_offset, at)
 
     def release(self) -> Outcome:
         with self._lock:

@@ -65,6 +65,11 @@ class ProducerTable:
         other._producers = self._producers.copy()
         return other
 
+    def last_sequence(self, producer_id: int) -> int | None:
+        """Of the batch that was stored last; None for a producer that is not known."""
+        known = self._producers.get(producer_id)
+        return None if known is None else known.last_sequence
+
     def check(self, producer_id: int, epoch: int, sequence: int) -> Repeat | None:
         """None when the batch is the next one; raises FencedProducer or SequenceGap."""
         known = self._producers.get(producer_id)

@@ -1,29 +1,46 @@
 """What transactions keep on the disk: staged batches in files, their places and states in the metadata.
 
 One file per task of a transaction, in `transactions/<id>/` of the data directory. A staged batch has the
-form of a stored one, with its number within the task in the place of the offset. The functions below are
-changes for MetadataStore.submit: each one happens as a whole or not at all, and looks at the state of the
-transaction first, because another change may have come before it. When to do what, transactions.py tells.
+form of a stored one, with its number within the task in the place of the offset:
+
+    number of a batch:  sequence of its group << 24 | its place within the group
+
+A group is what a client sends and numbers as one. Its rows appear together, so the last row of a task tells
+which group comes next. Bytes of a file that no row names do not count: a crash left them, and the next
+write goes over them.
+
+The functions below are changes for MetadataStore.submit: each one happens as a whole or not at all, and
+looks at the state of the transaction first, because another change may have come before it. When to do
+what, transactions.py and applying.py tell.
 """
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.log.batch import Batch, BatchError
-from penstock.log.errors import CorruptLog, TransactionNotOpen
+from penstock.log.committed_names import in_a_range
+from penstock.log.errors import StagingDamaged, TransactionNotOpen
 from penstock.log.files import File, FileSystem
 from penstock.log.metadata import MetadataStore
 from penstock.log.scan import Walker
 from penstock.log.segment import write_parts
 
 STAGING_DIRECTORY = "transactions"
+# Batches of one group. Each has a record at least, and a group is held in memory.
+PLACE_BITS = 24
+# Made by a human being in the directory of a transaction: go on without what cannot be read.
+GIVE_UP_FILE = "give-up"
+
+# Tasks of a commit, and how many groups each has staged, where that is known.
+Tasks = Mapping[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """Where a staged batch lies and where it shall go."""
+    """Where a staged batch lies and where it shall go. `created_us` tells the topic from another one of
+    the same name; 0 when that is not known."""
 
     task: int
     number: int
@@ -31,6 +48,7 @@ class StagedBatch:
     partition: int
     position: int
     length: int
+    created_us: int = 0
 
 
 class Staging:
@@ -77,8 +95,10 @@ class Staging:
         # A file that was there and is gone must not come back with a hole: FileNotFoundError.
         return self._files.open(self._path(transaction_id, task), create=not named, write=True)
 
-    def read(self, transaction_id: int, staged: Sequence[StagedBatch]) -> Iterator[Batch]:
-        """The batches again, in the order given. Raises CorruptLog."""
+    def read(
+        self, transaction_id: int, staged: Sequence[StagedBatch]
+    ) -> Generator[Batch, None, None]:
+        """The batches again, in the order given. Raises StagingDamaged."""
         file: File | None = None
         path = ""
         try:
@@ -98,7 +118,26 @@ class Staging:
         try:
             return self._files.open(path)
         except FileNotFoundError:
-            raise CorruptLog(path, 0, "the file is missing", 0, 0) from None
+            raise StagingDamaged(path, 0, "the file is missing") from None
+
+    def damaged(
+        self, transaction_id: int, staged: Sequence[StagedBatch]
+    ) -> list[tuple[StagedBatch, StagingDamaged]]:
+        """Those that cannot be read, with the reason."""
+        found = []
+        for entry in staged:
+            try:
+                for _ in self.read(transaction_id, [entry]):
+                    continue
+            except StagingDamaged as error:
+                found.append((entry, error))
+        return found
+
+    def give_up_path(self, transaction_id: int) -> str:
+        return f"{self._directory(transaction_id)}/{GIVE_UP_FILE}"
+
+    def given_up(self, transaction_id: int) -> bool:
+        return self._files.exists(self.give_up_path(transaction_id))
 
     def remove(self, transaction_id: int) -> None:
         with self._lock:
@@ -119,7 +158,7 @@ def _batch_at(file: File, path: str, entry: StagedBatch) -> Batch:
             raise BatchError("another batch lies here")
         body = walker.body(header)
     except BatchError as error:
-        raise CorruptLog(path, entry.position, error.reason, 0, 0) from None
+        raise StagingDamaged(path, entry.position, error.reason) from None
     return Batch(
         body,
         header.count,
@@ -132,11 +171,19 @@ def _batch_at(file: File, path: str, entry: StagedBatch) -> Batch:
 
 # --- rows: looking at them -----------------------------------------------------------------------
 
+# Number and end. Positions grow with the numbers.
+_LAST_OF_TASK = (
+    "SELECT number, position + length FROM staged"
+    " WHERE transaction_id = ? AND task = ? ORDER BY number DESC LIMIT 1"
+)
+
 
 def find(metadata: MetadataStore, name: str) -> tuple[int, str] | None:
-    """Id and state."""
+    """Id and state; the id is 0 when only the name is remembered."""
     rows = metadata.query("SELECT id, state FROM transactions WHERE name = ?", (name,))
-    return (rows[0][0], rows[0][1]) if rows else None
+    if rows:
+        return rows[0][0], rows[0][1]
+    return (0, "committed") if in_a_range(metadata, name) else None
 
 
 def in_state(metadata: MetadataStore, state: str) -> list[int]:
@@ -145,6 +192,11 @@ def in_state(metadata: MetadataStore, state: str) -> list[int]:
         "SELECT id FROM transactions WHERE state = ? ORDER BY updated_us, id", (state,)
     )
     return [row[0] for row in rows]
+
+
+def state_of(metadata: MetadataStore, transaction_id: int) -> str:
+    rows = metadata.query("SELECT state FROM transactions WHERE id = ?", (transaction_id,))
+    return str(rows[0][0]) if rows else "unknown"
 
 
 def late_at(metadata: MetadataStore, now_us: int) -> list[int]:
@@ -157,27 +209,31 @@ def late_at(metadata: MetadataStore, now_us: int) -> list[int]:
 def staged_by(metadata: MetadataStore, transaction_id: int) -> list[StagedBatch]:
     """In the order in which they become visible."""
     rows = metadata.query(
-        "SELECT task, number, topic, partition, position, length FROM staged"
+        "SELECT task, number, topic, partition, position, length, created_us FROM staged"
         " WHERE transaction_id = ? ORDER BY task, number",
         (transaction_id,),
     )
     return [StagedBatch(*row) for row in rows]
 
 
+def number_of(sequence: int, place: int) -> int:
+    assert place < 1 << PLACE_BITS
+    return sequence << PLACE_BITS | place
+
+
 def place_after(metadata: MetadataStore, transaction_id: int, task: int) -> tuple[int, int]:
-    """The next number and position of a task. Not the count: failed writes leave numbers out."""
-    rows = metadata.query(
-        "SELECT coalesce(max(number) + 1, 0), coalesce(max(position + length), 0) FROM staged"
-        " WHERE transaction_id = ? AND task = ?",
-        (transaction_id, task),
-    )
-    return rows[0][0], rows[0][1]
+    """The next sequence and position of a task. Not the count: failed writes may leave some out."""
+    rows = metadata.query(_LAST_OF_TASK, (transaction_id, task))
+    return ((rows[0][0] >> PLACE_BITS) + 1, rows[0][1]) if rows else (0, 0)
 
 
 # --- rows: changing them -------------------------------------------------------------------------
 
 
 def begin_row(db: sqlite3.Connection, name: str, now_us: int, deadline_us: int) -> tuple[int, str]:
+    """Id and state, as `find` gives them."""
+    if in_a_range(db, name):
+        return 0, "committed"
     db.execute(
         "INSERT OR IGNORE INTO transactions (name, state, deadline_us, updated_us)"
         " VALUES (?, 'open', ?, ?)",
@@ -203,8 +259,9 @@ def stage_row(
     if state != "open":
         raise TransactionNotOpen(name, state)
     db.executemany(
-        "INSERT INTO staged (transaction_id, task, number, topic, partition, position, length)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO staged"
+        " (transaction_id, task, number, topic, partition, position, length, created_us)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 transaction_id,
@@ -214,6 +271,7 @@ def stage_row(
                 one.partition,
                 one.position,
                 one.length,
+                one.created_us,
             )
             for one in staged
         ],
@@ -227,7 +285,7 @@ def stage_row(
 
 
 def decide_row(
-    db: sqlite3.Connection, name: str, transaction_id: int, tasks: set[int], now_us: int
+    db: sqlite3.Connection, name: str, transaction_id: int, tasks: Tasks, now_us: int
 ) -> str:
     """The point of no return. Gives the state after it."""
     state = _state(db, transaction_id)
@@ -235,6 +293,11 @@ def decide_row(
         raise TransactionNotOpen(name, state)
     if state != "open":
         return state
+    for task, groups in tasks.items():
+        last = db.execute(_LAST_OF_TASK, (transaction_id, task)).fetchone()
+        found = 0 if last is None else (last[0] >> PLACE_BITS) + 1
+        if groups is not None and groups != found:
+            raise TransactionNotOpen(name, f"another one than task {task} staged in")
     db.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (task INTEGER PRIMARY KEY)")
     db.execute("DELETE FROM chosen")
     db.executemany("INSERT INTO chosen VALUES (?)", [(task,) for task in tasks])
@@ -247,6 +310,19 @@ def decide_row(
         (now_us, transaction_id),
     )
     return "committing"
+
+
+def undecide_row(db: sqlite3.Connection, transaction_id: int) -> None:
+    """Takes a decision back of which nothing was done."""
+    db.execute("DELETE FROM staged WHERE transaction_id = ?", (transaction_id,))
+    db.execute("DELETE FROM transactions WHERE id = ?", (transaction_id,))
+
+
+def drop_rows(db: sqlite3.Connection, transaction_id: int, lost: Sequence[StagedBatch]) -> None:
+    db.executemany(
+        "DELETE FROM staged WHERE transaction_id = ? AND task = ? AND number = ?",
+        [(transaction_id, one.task, one.number) for one in lost],
+    )
 
 
 def finish_row(db: sqlite3.Connection, transaction_id: int, now_us: int) -> None:
@@ -270,7 +346,3 @@ def remove_row(db: sqlite3.Connection, transaction_id: int, late_us: int | None)
     db.execute("DELETE FROM staged WHERE transaction_id = ?", (transaction_id,))
     db.execute("DELETE FROM transactions WHERE id = ?", (transaction_id,))
     return "unknown"
-
-
-def forget_old_rows(db: sqlite3.Connection, old_us: int) -> None:
-    db.execute("DELETE FROM transactions WHERE state = 'committed' AND updated_us < ?", (old_us,))

@@ -18,7 +18,7 @@ from penstock.server.address import Address
 from penstock.server.config_checks import development_key_allowed
 from penstock.server.config_errors import ConfigConflict
 from penstock.server.config_schema import Config
-from penstock.server.flight_link import Start
+from penstock.server.flight_link import FlightLimits, Start
 from penstock.server.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.limits import connections_that_fit
 from penstock.sessions.base import SessionLimits
@@ -54,6 +54,7 @@ def open_engine(
         open_files=config.log.open_files,
         commit_threads=config.log.flush_threads,
         defaults=topic_defaults(config),
+        transaction_memory_us=config.log.transaction_memory_us,
     )
     directory = config.server.data_directory
     return EmbeddedEngine(directory, options, post=post, observe_flush=observe_flush)
@@ -133,4 +134,6 @@ def build_hub(
 def flight_settings(config: Config, address: Address) -> Start:
     tls = config.tls
     level = logging.getLevelNamesMapping()[config.server.log_level.upper()]
-    return Start(address.host, address.port, tls.certificate, tls.key, tls.client_ca, level)
+    chosen = config.limits
+    limits = FlightLimits(chosen.flight_reads, chosen.flight_writes, chosen.flight_batch_bytes)
+    return Start(address.host, address.port, tls.certificate, tls.key, tls.client_ca, level, limits)

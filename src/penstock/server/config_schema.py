@@ -95,6 +95,14 @@ class LimitsConfig:
     idle_time_us: int | None = time_or_off(
         "off", "A logged-in connection that sends nothing for this long is closed."
     )
+    # A read holds some 20 MiB while its peer is slow.
+    flight_reads: int = count(128, "Flight streams that are read at the same time.")
+    # A write holds a record batch, which Flight takes in as a whole, almost twice.
+    flight_writes: int = count(128, "Flight streams that are written at the same time.")
+    flight_batch_bytes: int = size(
+        "256 MiB", "Largest record batch of a Flight stream that is written.",
+        least="1 MiB", most=MAX_RECORD_BYTES,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +118,12 @@ class LogConfig:
         512, "Segment files held open; others are opened when needed.", least=16
     )
     flush_threads: int = count(4, "Threads that flush partitions to disk.", most=MAX_FLUSH_THREADS)
+    transaction_memory_us: int | None = time_or_off(
+        "30 d",
+        "How long the name of a committed transaction is remembered, so that a repeated commit "
+        "changes nothing; off: for ever.",
+        least="1 h",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,8 +227,11 @@ def _appended(token: AppendToken) -> Answer:
 
 
 def failure(error: BaseException) -> Failure:
-    """The entry of the table; what is our own trouble is logged with its cause."""
+    """The entry of the table. What is our own trouble is logged, and where it came from if nobody
+    foresaw it."""
     found = from_exception(error)
     if found.code in INTERNAL:
-        logger.error("Flight: %s", found, exc_info=found.__cause__ or found)
+        cause = found.__cause__ or found
+        unforeseen = cause if found.code is Code.INTERNAL else None
+        logger.error("Flight: %s", cause, exc_info=unforeseen)
     return Failure(found.code.number, str(found))

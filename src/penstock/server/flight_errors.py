@@ -40,6 +40,10 @@ KINDS: Final[dict[Code, Callable[[str], Exception]]] = {
     Code.SHUTTING_DOWN: flight.FlightUnavailableError,
 }
 
+# The text goes out as headers of HTTP/2, more than once, and a byte may take three; gRPC refuses headers
+# over 8 KiB. A name that the peer sent may be much longer.
+MAX_TEXT_BYTES: Final = 1000
+
 logger = logging.getLogger(__name__)
 
 
@@ -58,7 +62,14 @@ def to_flight(error: BaseException) -> Exception:
     if found.code is Code.INTERNAL:
         logger.error("Flight: %s", found, exc_info=found.__cause__ or found)
     make: Callable[[str], Exception] = KINDS.get(found.code, flight.FlightInternalError)
-    return make(f"{found.code.number} {found.code.name}: {found}")
+    return make(_short(f"{found.code.number} {found.code.name}: {found}"))
+
+
+def _short(text: str) -> str:
+    content = text.encode(errors="replace")
+    if len(content) <= MAX_TEXT_BYTES:
+        return text
+    return content[:MAX_TEXT_BYTES].decode(errors="ignore") + " ..."
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 import penstock
 from penstock.errors import PenstockError
 from penstock.server.flight_calls import FlightCalls
@@ -32,6 +34,8 @@ from penstock.server.flight_link import (
     Start,
     Started,
     Stop,
+    StreamCounts,
+    Traffic,
     from_child_decoder,
     receive,
     send,
@@ -121,11 +125,48 @@ class _Child:
         return status
 
 
+class TrafficTotals:
+    """What all Flight processes of this server have moved: the numbers never go down."""
+
+    def __init__(self) -> None:
+        self._before = Traffic()
+        self._now = Traffic()
+
+    def told(self, traffic: Traffic) -> None:
+        self._now = traffic
+
+    def process_ended(self) -> None:
+        """Its streams ended with it."""
+        total = self.totals()
+        self._before = Traffic(
+            msgspec.structs.replace(total.reads, open=0),
+            msgspec.structs.replace(total.writes, open=0),
+        )
+        self._now = Traffic()
+
+    def totals(self) -> Traffic:
+        return Traffic(
+            _sum(self._before.reads, self._now.reads), _sum(self._before.writes, self._now.writes)
+        )
+
+
+def _sum(one: StreamCounts, other: StreamCounts) -> StreamCounts:
+    return StreamCounts(
+        one.open + other.open,
+        one.refused + other.refused,
+        one.rows + other.rows,
+        one.size_bytes + other.size_bytes,
+    )
+
+
 class FlightHost:
-    """Lives on the event loop. `restarts` is for the metrics, `pid` for whoever looks."""
+    """Lives on the event loop. `restarts`, `traffic` and `limits` are for the metrics, `pid` for
+    whoever looks."""
 
     def __init__(self, calls: FlightCalls, settings: Start) -> None:
         self.restarts = 0
+        self.limits = settings.limits
+        self.traffic = TrafficTotals()
         self._calls = calls
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -187,6 +228,8 @@ class FlightHost:
                 child.tell(Reply(number, answer))
 
             self._calls.answer(message.question, body, give)
+        elif isinstance(message, Traffic):
+            self.traffic.told(message)
         elif self._ready is not None and not self._ready.done():
             if isinstance(message, Started):
                 self._ready.set_result(None)
@@ -198,6 +241,7 @@ class FlightHost:
         if child is not self._child:
             return  # one that was given up before
         self._gone.set()
+        self.traffic.process_ended()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(FlightFailed("the process ended"))
         elif not self._stopping.is_set() and self._revival is None:

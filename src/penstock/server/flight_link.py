@@ -1,32 +1,22 @@
-"""The wire between the server and its Flight process: messages over a socket pair, and the asking end.
+"""The wire between the server and its Flight process: messages, and how they go over a socket pair.
 
-Both ends are ours and of the same version. Who answers is flight_calls.py, who starts the process is
-flight_host.py. Knows nothing of Arrow.
+Both ends are ours and of the same version. Who asks is flight_broker.py, who answers flight_calls.py, who
+starts the process flight_host.py. Knows nothing of Arrow.
 """
 
 import socket
-import threading
-from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
 import msgspec
 
 from penstock.broker.access import Principal
-from penstock.broker.errors import BY_NUMBER, BrokerError, Code
 from penstock.log.settings import TopicSettings
 
 # A frame, little-endian:
 #    0 u32 length of the message      4 u32 length of the body
-#    8 message (msgpack of one of the structs below), then the body as it is: a batch to append
+#    8 message (msgpack of one of the structs below), then the body as it is: batches to append
 _PREFIX: Final = Struct("<II")
-# The answer to any question is there in milliseconds, after a flush at the latest. Longer means that
-# the disk hangs; the peer of the Flight process must hear something.
-ANSWER_TIME_S: Final = 60.0
-# A commit appends all that was staged: gigabytes take a while.
-COMMIT_TIME_S: Final = 600.0
-# Appends on their way, all streams together: what the server holds for Flight until it is durable.
-MAX_UNANSWERED_BYTES: Final = 64 * 1024 * 1024
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -95,24 +85,38 @@ class Begin(Message, frozen=True):
     timeout_us: int
 
 
-class Stage(Message, frozen=True):
-    """Like Append, but nobody sees it before the commit."""
+class StagePart(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of the log, and how much of the frame's body is its body."""
 
-    who: Principal
-    name: str
-    task: int
     topic: str
     partition: int
     count: int
     flags: int
+    length: int
 
 
-class Finish(Message, frozen=True):
-    """Commits what these tasks staged; without tasks (None) gives it all up."""
+class Stage(Message, frozen=True):
+    """Like Append, but nobody sees it before the commit. All parts or none.
+
+    With `sequence` it is stored once, and only behind the one with the number before.
+    """
 
     who: Principal
     name: str
-    tasks: tuple[int, ...] | None
+    task: int
+    parts: tuple[StagePart, ...]
+    sequence: int | None = None
+
+
+class Finish(Message, frozen=True):
+    """Commits what these tasks staged; without tasks (None) gives it all up.
+
+    Each task with the number of batches that it has staged, None when that is not known.
+    """
+
+    who: Principal
+    name: str
+    tasks: tuple[tuple[int, int | None], ...] | None
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -164,6 +168,12 @@ class Appended(Message, frozen=True):
     repeated: bool
 
 
+class Staged(Message, frozen=True):
+    """Durable. `repeated`: it was there already."""
+
+    repeated: bool
+
+
 class TransactionState(Message, frozen=True):
     """open or committed."""
 
@@ -179,7 +189,17 @@ class Done(Message, frozen=True):
 Question = (
     Login | Topics | Describe | AtTime | Append | CommitGroup | Committed | Begin | Stage | Finish
 )
-Answer = Failure | LoggedIn | TopicFacts | TopicList | Offsets | Appended | TransactionState | Done
+Answer = (
+    Failure
+    | LoggedIn
+    | TopicFacts
+    | TopicList
+    | Offsets
+    | Appended
+    | Staged
+    | TransactionState
+    | Done
+)
 
 
 class Ask(Message, frozen=True):
@@ -197,9 +217,33 @@ class Refused(Message, frozen=True):
     reason: str
 
 
+class StreamCounts(msgspec.Struct, frozen=True, array_like=True):
+    """Streams of one kind: now, and since the start of the process."""
+
+    open: int = 0
+    refused: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+
+class Traffic(Message, frozen=True):
+    """For the metrics of the server."""
+
+    reads: StreamCounts = StreamCounts()
+    writes: StreamCounts = StreamCounts()
+
+
 class Reply(Message, frozen=True):
     number: int
     answer: Answer
+
+
+class FlightLimits(msgspec.Struct, frozen=True, array_like=True):
+    """Of the settings: streams at the same time, and bytes of one record batch that comes in."""
+
+    reads: int
+    writes: int
+    batch_bytes: int
 
 
 class Start(Message, frozen=True):
@@ -211,13 +255,14 @@ class Start(Message, frozen=True):
     key: str | None
     client_ca: str | None
     log_level: int
+    limits: FlightLimits
 
 
 class Stop(Message, frozen=True):
     """Finish what goes on, take nothing new, end."""
 
 
-FromChild = Ask | Started | Refused
+FromChild = Ask | Started | Refused | Traffic
 ToChild = Start | Reply | Stop
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -253,157 +298,3 @@ def _exactly(link: socket.socket, size: int) -> bytes:
             raise LinkClosed
         data += more
     return data
-
-
-# --- the asking end ------------------------------------------------------------------------------
-
-
-class _Waiting:
-    __slots__ = ("answer", "ready", "size")
-
-    def __init__(self, size: int) -> None:
-        self.ready = threading.Event()
-        self.answer: Answer | None = None
-        self.size = size
-
-
-class Asked:
-    """A question on its way; `result` waits for the answer."""
-
-    def __init__(self, waiting: _Waiting, give_up: Callable[[], None]) -> None:
-        self._waiting = waiting
-        self._give_up = give_up
-
-    @property
-    def done(self) -> bool:
-        return self._waiting.ready.is_set()
-
-    def result(self, timeout_s: float = ANSWER_TIME_S) -> Answer:
-        """Raises BrokerError: the server's, or ours when no answer comes."""
-        if not self._waiting.ready.wait(timeout_s):
-            self._give_up()
-            text = f"the server did not answer within {timeout_s:g} s"
-            raise BrokerError(Code.OUTCOME_UNKNOWN, text)
-        answer = self._waiting.answer
-        if answer is None:
-            raise BrokerError(Code.SHUTTING_DOWN)
-        if isinstance(answer, Failure):
-            raise BrokerError(BY_NUMBER.get(answer.number, Code.INTERNAL), answer.text)
-        return answer
-
-
-class BrokerLink:
-    """Asks from any thread. One thread must run `listen`."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self.stopping = False
-        self._link = link
-        self._lock = threading.Condition()
-        self._sending = threading.Lock()
-        self._waiting: dict[int, _Waiting] = {}
-        self._number = 0
-        self._unanswered_bytes = 0
-
-    def tell(self, message: Message) -> None:
-        with self._sending:
-            send(self._link, message)
-
-    def listen(self) -> None:
-        """Takes answers until the server says stop or is gone."""
-        try:
-            while True:
-                content, _ = receive(self._link)
-                message = to_child_decoder.decode(content)
-                if isinstance(message, Stop):
-                    return
-                if isinstance(message, Reply):
-                    self._settle(message.number, message.answer)
-        except (LinkClosed, OSError):
-            self.close()
-
-    def close(self) -> None:
-        """Whoever still waits hears that the server is gone."""
-        with self._lock:
-            self.stopping = True
-            numbers = list(self._waiting)
-        for number in numbers:
-            self._settle(number, None)
-
-    def _settle(self, number: int, answer: Answer | None) -> None:
-        with self._lock:
-            waiting = self._waiting.pop(number, None)
-            if waiting is None:
-                return
-            self._unanswered_bytes -= waiting.size
-            self._lock.notify_all()
-        waiting.answer = answer
-        waiting.ready.set()
-
-    def ask_later(self, question: Question, body: bytes = b"") -> Asked:
-        """Sends the question; waits only while too many bytes are on their way already."""
-        size = len(body)
-        with self._lock:
-            fits = self._lock.wait_for(lambda: self._fits(size), ANSWER_TIME_S)
-            if not fits:
-                raise BrokerError(Code.OVERLOADED)
-            if self.stopping:
-                raise BrokerError(Code.SHUTTING_DOWN)
-            self._number += 1
-            number = self._number
-            waiting = _Waiting(size)
-            self._waiting[number] = waiting
-            self._unanswered_bytes += size
-        try:
-            with self._sending:
-                send(self._link, Ask(number, question), body)
-        except OSError:
-            self._settle(number, None)
-        return Asked(waiting, lambda: self._settle(number, None))
-
-    def _fits(self, size: int) -> bool:
-        used = self._unanswered_bytes
-        return self.stopping or not size or not used or used + size <= MAX_UNANSWERED_BYTES
-
-    # Each question with the kind of its answer.
-
-    def login(self, key: str | None) -> Principal:
-        answer = self.ask_later(Login(key)).result()
-        assert isinstance(answer, LoggedIn)
-        return answer.who
-
-    def topics(self, who: Principal) -> tuple[TopicFacts, ...]:
-        answer = self.ask_later(Topics(who)).result()
-        assert isinstance(answer, TopicList)
-        return answer.topics
-
-    def describe(
-        self, who: Principal, topic: str, action: str = "read", *, create: bool = False
-    ) -> TopicFacts:
-        answer = self.ask_later(Describe(who, topic, action, create)).result()
-        assert isinstance(answer, TopicFacts)
-        return answer
-
-    def offsets_at(
-        self, who: Principal, topic: str, partitions: tuple[int, ...], time_us: int
-    ) -> tuple[int, ...]:
-        answer = self.ask_later(AtTime(who, topic, partitions, time_us)).result()
-        assert isinstance(answer, Offsets)
-        return tuple(offset for offset in answer.offsets if offset is not None)
-
-    def commit_group(
-        self, who: Principal, group: str, offsets: tuple[tuple[str, int, int], ...]
-    ) -> None:
-        self.ask_later(CommitGroup(who, group, offsets)).result()
-
-    def committed(self, who: Principal, group: str, topic: str) -> tuple[int | None, ...]:
-        answer = self.ask_later(Committed(who, group, topic)).result()
-        assert isinstance(answer, Offsets)
-        return answer.offsets
-
-    def begin(self, who: Principal, name: str, timeout_us: int) -> str:
-        answer = self.ask_later(Begin(who, name, timeout_us)).result()
-        assert isinstance(answer, TransactionState)
-        return answer.state
-
-    def finish(self, who: Principal, name: str, tasks: tuple[int, ...] | None) -> None:
-        self.ask_later(Finish(who, name, tasks)).result(COMMIT_TIME_S)

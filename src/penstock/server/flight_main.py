@@ -17,9 +17,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 from pyarrow import ArrowException
 
 from penstock.server.address import Address
+from penstock.server.flight_broker import BrokerLink
 from penstock.server.flight_errors import hide_tracebacks
 from penstock.server.flight_link import (
-    BrokerLink,
     LinkClosed,
     Refused,
     Start,
@@ -79,7 +79,7 @@ def main() -> int:
     scheme = "grpc" if start.certificate is None else "grpc+tls"
     location = f"{scheme}://{Address(start.host, start.port)}"
     try:
-        service = FlightService(location, link, _clock_us, **_tls(start))
+        service = FlightService(location, link, start.limits, _clock_us, **_tls(start))
     except (ArrowException, OSError) as error:
         link.tell(Refused(str(error).strip()))
         return 1

@@ -20,7 +20,8 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.log.arrow import SCHEMA, join_views
 from penstock.log.follower import Follower
 from penstock.log.view import BatchView
-from penstock.server.flight_link import BrokerLink, PartitionFacts, TopicFacts
+from penstock.server.flight_broker import BrokerLink
+from penstock.server.flight_link import PartitionFacts, TopicFacts
 from penstock.server.flight_tickets import Ticket, invalid, schema_of
 
 # Log batches are put together up to this: what Spark reads at once, and what fits the CPU's cache.
@@ -33,8 +34,6 @@ LARGE_BYTES: Final = 512 * 1024
 READ_BYTES: Final = 8 * 1024 * 1024
 # Partitions whose segments are remembered: an index entry per 64 KiB of log, some kilobytes each.
 MAX_FOLLOWERS: Final = 1_024
-# Reads at the same time; each holds some 20 MiB while its peer is slow.
-MAX_READS: Final = 128
 # How soon a long read notices that its key was revoked or its topic deleted.
 ASK_AGAIN_S: Final = 5.0
 
@@ -45,7 +44,6 @@ class Followers:
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        self.slots = threading.Semaphore(MAX_READS)
         self._known: OrderedDict[tuple[str, int], Follower] = OrderedDict()
 
     def get(self, facts: TopicFacts, partition: PartitionFacts) -> Follower:
@@ -114,7 +112,6 @@ class Read:
         self._offset, self._end = clamp(one, ticket.start, ticket.end)
         self._follower = followers.get(facts, one)
         self._skip_to_time(one)
-        self._slots = followers.slots
 
     def _skip_to_time(self, one: PartitionFacts) -> None:
         """Everything before the first record at that time is older: no need to read it."""
@@ -134,16 +131,6 @@ class Read:
         return one.earliest, one.latest
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises OVERLOADED when too many others read."""
-        if not self._slots.acquire(blocking=False):
-            text = f"{MAX_READS} reads go on already, try again later"
-            raise BrokerError(Code.OVERLOADED, text)
-        try:
-            yield from self._batches()
-        finally:
-            self._slots.release()
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
         gathered = _Gathered()
         ask_at = self._clock_s() + ASK_AGAIN_S
         while self._offset < self._end:

@@ -14,9 +14,12 @@ from pyarrow import flight
 
 from penstock.broker.access import Principal
 from penstock.broker.errors import BrokerError, Code
+from penstock.server.flight_broker import BrokerLink
 from penstock.server.flight_errors import refusing, to_flight
-from penstock.server.flight_link import BrokerLink, TopicFacts
+from penstock.server.flight_incoming import plain
+from penstock.server.flight_link import FlightLimits, TopicFacts
 from penstock.server.flight_read import Followers, Read, clamp, first_of, partition_facts
+from penstock.server.flight_streams import FlightTraffic
 from penstock.server.flight_tickets import (
     AbortBody,
     BeginBody,
@@ -37,6 +40,8 @@ from penstock.server.flight_tickets import (
 )
 from penstock.server.flight_write import Write
 
+# Longer than any name of a topic.
+MAX_PATTERN_BYTES: Final = 1024
 WHO: Final = "who"
 BEARER: Final = "bearer"
 
@@ -78,11 +83,19 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
     """Listens from construction on."""
 
     def __init__(
-        self, location: str, link: BrokerLink, clock_us: Callable[[], int], **tls: object
+        self,
+        location: str,
+        link: BrokerLink,
+        limits: FlightLimits,
+        clock_us: Callable[[], int],
+        **tls: object,
     ) -> None:
-        super().__init__(location, middleware={WHO: _Login(link)}, **tls)
+        # Before the first call can come.
         self._link = link
+        self._limits = limits
         self._followers = Followers(clock_us)
+        self._traffic = FlightTraffic(limits.reads, limits.writes, link.tell)
+        super().__init__(location, middleware={WHO: _Login(link)}, **tls)
 
     def _who(self, context: flight.ServerCallContext) -> Principal:
         who: Principal = context.get_middleware(WHO).principal
@@ -94,6 +107,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
         with refusing():
+            if len(criteria) > MAX_PATTERN_BYTES:
+                raise invalid(f"a pattern of {len(criteria)} bytes, {MAX_PATTERN_BYTES} at most")
             pattern = criteria.decode(errors="replace") or "*"
             found = self._link.topics(self._who(context))
             return iter(
@@ -144,8 +159,14 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         with refusing():
             wanted = parse(ticket.ticket, Ticket, "ticket")
             read = Read(self._link, self._followers, self._who(context), wanted)
-            batches = first_of(_told(read.batches()))
+            batches = first_of(_told(self._counted(read.batches())))
             return flight.GeneratorStream(read.schema, batches)
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._traffic.reads.opened() as count:
+            for batch in batches:
+                count(batch)
+                yield batch
 
     def do_put(
         self,
@@ -154,7 +175,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        with refusing():
+        # First of all: what is refused here is not read, and costs no memory.
+        with refusing(), self._traffic.writes.opened() as count:
             put = _put(descriptor)
             write = Write(self._link, self._who(context), put, reader.schema)
 
@@ -163,8 +185,19 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
 
             for chunk in reader:
                 if chunk.data is not None:
-                    write.take(chunk.data, confirm)
+                    write.take(plain(chunk.data, self._limits.batch_bytes), confirm)
+                    count(chunk.data)
             write.settle(confirm)
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        with refusing():
+            raise invalid("there is no DoExchange; read with DoGet and write with DoPut")
 
     # --- actions ---------------------------------------------------------------------------------
 
@@ -247,6 +280,8 @@ def _offsets_by_time(link: BrokerLink, who: Principal, body: OffsetsByTime) -> o
     facts = link.describe(who, body.topic)
     named = body.partitions
     numbers = tuple(range(len(facts.partitions))) if named is None else named
+    if len(set(numbers)) < len(numbers):
+        raise invalid("partitions: name each only once")
     for number in numbers:
         partition_facts(facts, number)
     found = link.offsets_at(who, body.topic, numbers, body.time_us)
@@ -281,7 +316,12 @@ def _begin(link: BrokerLink, who: Principal, body: BeginBody) -> object:
 
 
 def _commit(link: BrokerLink, who: Principal, body: CommitTransactionBody) -> object:
-    link.finish(who, body.name, body.tasks)
+    counts: tuple[int | None, ...] = (None,) * len(body.tasks)
+    if body.batches is not None:
+        counts = body.batches
+    if len(counts) != len(body.tasks):
+        raise invalid(f"batches: {len(counts)} numbers for {len(body.tasks)} tasks")
+    link.finish(who, body.name, tuple(zip(body.tasks, counts, strict=True)))
     return {"name": body.name, "state": "committed"}
 
 
@@ -305,7 +345,11 @@ ACTIONS: Final[dict[str, tuple[type, str, Callable[[BrokerLink, Principal, Any],
         _commit_group,
     ),
     "begin": (BeginBody, 'Open a transaction: {"name", "timeout_s"?}', _begin),
-    "commit": (CommitTransactionBody, 'Commit a transaction: {"name", "tasks": [..]}', _commit),
+    "commit": (
+        CommitTransactionBody,
+        'Commit a transaction: {"name", "tasks": [..], "batches"?: [..]}',
+        _commit,
+    ),
     "abort": (AbortBody, 'Give a transaction up: {"name"}', _abort),
     "committed": (CommittedBody, 'Offsets of a group: {"group", "topic"}', _committed),
 }

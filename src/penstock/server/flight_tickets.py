@@ -67,6 +67,8 @@ class Put(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Staged in this transaction instead of appended; `task` tells the parts of it apart.
     transaction: Name | None = None
     task: Natural = 0
+    # Makes staging idempotent: batch n of the stream has `sequence` + n within its task.
+    sequence: U32 | None = None
 
 
 class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,10 +105,12 @@ class BeginBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CommitTransactionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What these tasks staged counts; what others staged does not."""
+    """What these tasks staged counts; what others staged does not. With `batches`, the number that
+    each task has staged, nothing is committed unless all of them are there."""
 
     name: Name
     tasks: tuple[Natural, ...]
+    batches: tuple[U32, ...] | None = None
 
 
 class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,7 +4,8 @@ The engine's calls wait for the disk, so they run in threads of their own; acces
 loop first. A transaction belongs to the principal that began it: names of others are not seen.
 
 Batches of one task are staged in the order in which they came: while some are written, those that come
-wait, and go along together with one flush.
+wait, and go along together with one flush. After a lost connection the same batches may come a second time,
+while the first ones are still being written: only those whose numbers follow on one another go together.
 """
 
 from collections.abc import Callable
@@ -18,12 +19,15 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch import Batch
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import TransactionNotOpen
+from penstock.log.transactions import Target
 from penstock.server.flight_link import (
     Answer,
     Begin,
     Done,
+    Failure,
     Finish,
     Stage,
+    Staged,
     TransactionState,
 )
 
@@ -38,11 +42,11 @@ Fail = Callable[[BaseException], Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class _Staged:
-    """A batch that waits for its turn, and who wants to know."""
+class _Waiting:
+    """What waits for its turn, and who wants to know."""
 
     question: Stage
-    batch: Batch
+    batches: list[Target]
     give: Give
 
 
@@ -57,7 +61,7 @@ class TransactionCalls:
         self._committers = ThreadPoolExecutor(COMMIT_THREADS, "penstock-transaction-commit")
         # By name and task, while one group of it is being written: what came since. Bounded by what
         # the link lets through unanswered.
-        self._waiting: dict[tuple[str, int], list[_Staged]] = {}
+        self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
 
     def close(self) -> None:
         """Takes nothing new. What is under way ends with the log: a commit goes on at the next start."""
@@ -75,38 +79,53 @@ class TransactionCalls:
         self._run(self._threads, question.name, work, give)
 
     def stage(self, question: Stage, body: bytes, give: Give) -> None:
-        self._broker.require(question.who, "write", question.topic)
         if self._broker.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
-        now_us = self._broker.clock_us()
-        batch = Batch(body, question.count, question.flags, now_us, now_us)
-        # Here already: what is wrong with one batch is nothing to those that are written with it.
-        self._engine.transactions.check(question.topic, question.partition, batch)
+        # Here already: what is wrong with one of them is nothing to those that are written with it.
+        batches = self._checked(question, body)
         key = _own(question.who, question.name), question.task
-        staged = _Staged(question, batch, give)
+        waiting = _Waiting(question, batches, give)
         if key in self._waiting:
-            self._waiting[key].append(staged)
+            self._waiting[key].append(waiting)
             return
         self._waiting[key] = []
-        self._stage(key, [staged])
+        self._stage(key, [waiting])
 
-    def _stage(self, key: tuple[str, int], group: list[_Staged]) -> None:
+    def _checked(self, question: Stage, body: bytes) -> list[Target]:
+        now_us = self._broker.clock_us()
+        batches: list[Target] = []
+        start = 0
+        for part in question.parts:
+            self._broker.require(question.who, "write", part.topic)
+            end = start + part.length
+            content = body if part.length == len(body) else body[start:end]
+            batch = Batch(content, part.count, part.flags, now_us, now_us)
+            self._engine.transactions.check(part.topic, part.partition, batch)
+            batches.append((part.topic, part.partition, batch))
+            start = end
+        return batches
+
+    def _stage(self, key: tuple[str, int], group: list[_Waiting]) -> None:
         name, task = key
-        batches = [(one.question.topic, one.question.partition, one.batch) for one in group]
+        groups = [one.batches for one in group]
+        first = group[0].question
+        repeated = 0
 
         def work() -> Answer:
-            self._engine.transactions.stage_all(name, task, batches)
+            nonlocal repeated
+            repeated = self._engine.transactions.stage_groups(name, task, groups, first.sequence)
             return Done()
 
         def told(answer: Answer) -> None:
-            following = self._waiting.pop(key)
-            if following:
-                self._waiting[key] = []
+            waiting = self._waiting.pop(key)
+            if waiting:
+                following = _together(waiting)
+                self._waiting[key] = waiting[len(following) :]
                 self._stage(key, following)
-            for one in group:
-                one.give(answer)
+            for place, one in enumerate(group):
+                one.give(answer if isinstance(answer, Failure) else Staged(place < repeated))
 
-        self._run(self._threads, group[0].question.name, work, told)
+        self._run(self._threads, first.name, work, told)
 
     def finish(self, question: Finish, give: Give) -> None:
         name = _own(question.who, question.name)
@@ -117,7 +136,7 @@ class TransactionCalls:
             return Done()
 
         def commit() -> Answer:
-            self._engine.transactions.commit(name, tasks or ())
+            self._engine.transactions.commit(name, dict(tasks or ()))
             return Done()
 
         if tasks is None:
@@ -141,6 +160,16 @@ class TransactionCalls:
             threads.submit(run)
         except RuntimeError:  # closed
             give(self._fail(BrokerError(Code.SHUTTING_DOWN)))
+
+
+def _together(waiting: list[_Waiting]) -> list[_Waiting]:
+    """The first of them, as many as one call can stage."""
+    sequence = waiting[0].question.sequence
+    for place, one in enumerate(waiting):
+        expected = None if sequence is None else sequence + place
+        if one.question.sequence != expected:
+            return waiting[:place]
+    return waiting
 
 
 def _own(who: Principal, name: str) -> str:

@@ -1,11 +1,12 @@
 """The writing half of the Flight service: from a stream of record batches to appends.
 
 Several batches of a stream are on their way at the same time; each is confirmed once it is durable, in
-order. Nothing here loops over rows. Knows no gRPC.
+order. A numbered batch of a transaction goes as a whole, so that it is there once or not at all, however
+its rows are spread. Nothing here loops over rows. Knows no gRPC.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,23 +17,37 @@ from penstock.broker.access import Principal
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.arrow_append import as_binary, batch_from_arrow, key_partitions, pieces
 from penstock.log.batch import Batch
-from penstock.server.flight_link import Append, Appended, Asked, BrokerLink, Stage, TopicFacts
+from penstock.server.flight_broker import MAX_UNANSWERED_BYTES, Asked, BrokerLink
+from penstock.server.flight_link import Append, Appended, Stage, Staged, StagePart, TopicFacts
 from penstock.server.flight_tickets import Put, encode, invalid
 
-# Batches of one stream that are on their way to the disk: enough that a flush covers several.
+# Batches of one stream that are on their way to the disk: enough that a flush covers several. So many may
+# also be left without an answer until more come; clients know it (client/flight_put.py).
 MAX_IN_FLIGHT: Final = 8
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 _SEQUENCES: Final = 1 << 32
 _INT: Final = pa.int32()
 
+# A numbered batch of a transaction is not cut: it must fit what may be on its way at once.
+MAX_NUMBERED_BYTES: Final = MAX_UNANSWERED_BYTES
+
 Confirm = Callable[[bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _Part:
+    """Rows for one partition."""
+
     topic: str
     partition: int
-    count: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Topic, partition and number of rows of each part; the rows themselves are the server's now."""
+
+    parts: Sequence[tuple[str, int, int]]
     sequence: int | None
     asked: Asked
 
@@ -47,9 +62,11 @@ class Write:
         self._facts: dict[str, TopicFacts] = {}
         self._sent: deque[_Sent] = deque()
         self._turn = 0
-        self._sequence = put.producer.sequence if put.producer is not None else 0
+        self._sequence = put.producer.sequence if put.producer is not None else put.sequence
         if put.producer is not None and put.transaction is not None:
             raise invalid("a transaction needs no producer: it is stored once anyway")
+        if put.sequence is not None and put.transaction is None:
+            raise invalid("sequence: only batches of a transaction are numbered like this")
         _check_schema(schema, put)
         if put.topic is not None:
             self._check_target(self._topic(put.topic))
@@ -74,53 +91,67 @@ class Write:
             raise invalid(f"a producer writes to one partition: name one of the {count}")
 
     def take(self, batch: pa.RecordBatch, confirm: Confirm) -> None:
-        for piece in pieces(batch):
-            for topic, partition, rows in self._targets(piece):
-                self._send(topic, partition, rows)
+        if self._put.transaction is None:
+            for part in self._parts(pieces(batch)):
+                self._send([part], self._append(part))
                 self.settle(confirm, MAX_IN_FLIGHT)
+            return
+        numbered = self._put.sequence is not None
+        if numbered and batch.nbytes > MAX_NUMBERED_BYTES:
+            size = f"a numbered batch of {batch.nbytes} bytes"
+            raise invalid(f"{size} is over the limit of {MAX_NUMBERED_BYTES}")
+        whole = [pieces(batch)] if numbered else ([piece] for piece in pieces(batch))
+        for some in whole:
+            parts = list(self._parts(some))
+            if parts:
+                self._send(parts, self._stage(parts))
+            self.settle(confirm, MAX_IN_FLIGHT)
 
     def settle(self, confirm: Confirm, left: int = 0) -> None:
         """Waits until at most `left` batches are on their way; tells of those that are durable."""
         while self._sent and (len(self._sent) > left or self._sent[0].asked.done):
             sent = self._sent.popleft()
             answer = sent.asked.result()
-            told: dict[str, object] = {
-                "topic": sent.topic,
-                "partition": sent.partition,
-                "count": sent.count,
-            }
-            if isinstance(answer, Appended):
-                told["base_offset"] = answer.base_offset
-            if isinstance(answer, Appended) and sent.sequence is not None:
-                told |= {"sequence": sent.sequence, "repeated": answer.repeated}
-            confirm(encode(told))
+            assert isinstance(answer, Appended | Staged)
+            for topic, partition, count in sent.parts:
+                told: dict[str, object] = {"topic": topic, "partition": partition, "count": count}
+                if isinstance(answer, Appended):
+                    told["base_offset"] = answer.base_offset
+                if sent.sequence is not None:
+                    told |= {"sequence": sent.sequence, "repeated": answer.repeated}
+                confirm(encode(told))
 
-    def _send(self, topic: str, partition: int, rows: pa.RecordBatch) -> None:
-        names = rows.schema.names
-        batch = batch_from_arrow(
-            rows.column("value"),
-            rows.column("key") if "key" in names else None,
-            rows.column("headers") if "headers" in names else None,
-            0,
-        )
-        producer = None
-        sequence = None
-        if self._put.producer is not None:
-            sequence = self._sequence
-            producer = self._put.producer.id, self._put.producer.epoch, sequence
-            self._sequence = (sequence + 1) % _SEQUENCES
-        asked = self._link.ask_later(self._question(topic, partition, batch, producer), batch.body)
-        self._sent.append(_Sent(topic, partition, batch.count, sequence, asked))
+    def _parts(self, rows: Iterable[pa.RecordBatch]) -> Iterator[_Part]:
+        for piece in rows:
+            for topic, partition, few in self._targets(piece):
+                yield _Part(topic, partition, _log_batch(few))
 
-    def _question(
-        self, topic: str, partition: int, batch: Batch, producer: tuple[int, int, int] | None
-    ) -> Append | Stage:
+    def _append(self, part: _Part) -> Append:
+        producer = self._put.producer
+        numbers = None
+        if producer is not None and self._sequence is not None:
+            numbers = producer.id, producer.epoch, self._sequence
+        batch = part.batch
+        return Append(self._who, part.topic, part.partition, batch.count, batch.flags, numbers)
+
+    def _stage(self, parts: Sequence[_Part]) -> Stage:
         put = self._put
-        if put.transaction is None:
-            return Append(self._who, topic, partition, batch.count, batch.flags, producer)
-        return Stage(
-            self._who, put.transaction, put.task, topic, partition, batch.count, batch.flags
+        assert put.transaction is not None
+        told = tuple(
+            StagePart(part.topic, part.partition, batch.count, batch.flags, len(batch.body))
+            for part in parts
+            for batch in (part.batch,)
         )
+        return Stage(self._who, put.transaction, put.task, told, self._sequence)
+
+    def _send(self, parts: Sequence[_Part], question: Append | Stage) -> None:
+        bodies = [part.batch.body for part in parts]
+        body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+        asked = self._link.ask_later(question, body)
+        told = [(part.topic, part.partition, part.batch.count) for part in parts]
+        self._sent.append(_Sent(told, self._sequence, asked))
+        if self._sequence is not None:
+            self._sequence = (self._sequence + 1) % _SEQUENCES
 
     # --- which partition -------------------------------------------------------------------------
 
@@ -163,6 +194,16 @@ class Write:
             chosen = pc.fill_null(chosen, pa.scalar(self._turn % count, _INT))
             self._turn += 1
         yield from _grouped(rows, chosen)
+
+
+def _log_batch(rows: pa.RecordBatch) -> Batch:
+    names = rows.schema.names
+    return batch_from_arrow(
+        rows.column("value"),
+        rows.column("key") if "key" in names else None,
+        rows.column("headers") if "headers" in names else None,
+        0,
+    )
 
 
 def _check_schema(schema: pa.Schema, put: Put) -> None:

@@ -106,8 +106,7 @@ class Metrics:
         if self.engine is not None:
             yield from self._log(self.engine)
         if self.flight is not None:
-            restarts = self.flight.restarts
-            yield _counter("flight_restarts", "Times the Flight process died.", restarts)
+            yield from _flight(self.flight)
         seen = self.observations
         yield _histogram("flush_duration_seconds", "Time of one flush.", seen.flush_seconds)
         yield _histogram("flush_records", "Records in one flush.", seen.flush_records)
@@ -129,6 +128,10 @@ class Metrics:
         end = sum(partition.visible_offset for partition in partitions)
         yield _gauge("log_start_offset", "First offsets kept, sum of all partitions.", start)
         yield _gauge("log_end_offset", "Next offsets to be read, sum of all partitions.", end)
+        waiting = engine.transactions.unfinished
+        yield _gauge("transactions_unfinished", "Decided, but not yet shown.", waiting)
+        tries = engine.transactions.retries
+        yield _counter("transaction_retries", "Times such a one was tried again.", tries)
         yield _counter("metadata_commits", "Commits of the metadata.", engine.metadata.commits)
         yield _counter("metadata_changes", "Changes in them.", engine.metadata.changes)
 
@@ -256,6 +259,23 @@ def _subscriptions(broker: Broker) -> Iterator[Metric]:
     yield _counter(
         "expired_subscriptions", "Subscriptions that nobody used.", counters.orphans_expired
     )
+
+
+def _flight(host: FlightHost) -> Iterator[Metric]:
+    yield _counter("flight_restarts", "Times the Flight process died.", host.restarts)
+    totals = host.traffic.totals()
+    kinds = {"read": totals.reads, "write": totals.writes}
+    limits = {"read": host.limits.reads, "write": host.limits.writes}
+    streams = {kind: one.open for kind, one in kinds.items()}
+    yield _gauges("flight_streams", "Open streams.", "kind", streams)
+    yield _gauges("flight_streams_limit", "The limit.", "kind", limits)
+    for name, words, attribute in (
+        ("flight_refused_streams", "Streams refused for the limit.", "refused"),
+        ("flight_rows", "Rows read, and taken for writing.", "rows"),
+        ("flight_bytes", "Bytes of them as Arrow.", "size_bytes"),
+    ):
+        values = {kind: getattr(one, attribute) for kind, one in kinds.items()}
+        yield _counters(name, words, "kind", values)
 
 
 def _group_lag(engine: EmbeddedEngine) -> Metric:
