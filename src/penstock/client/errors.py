@@ -118,6 +118,10 @@ class Unavailable(Refused):
     """The server is stopping, overloaded, or its disk is in trouble."""
 
 
+# What may be different a moment later.
+PASSING: Final = (ConnectFailed, ConnectionLost, RequestTimedOut, Unavailable)
+
+
 def refused(code: int, text: str, what: str) -> Refused:
     """The fitting error for a refusal with a code of the HTTP kind."""
     if code in _NOT_AUTHORIZED_CODES:

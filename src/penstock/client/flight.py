@@ -9,9 +9,8 @@ Any other Flight client works as well: tickets and commands are JSON, as they ar
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,22 +18,25 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.client.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    NotAuthorized,
-    NotFound,
-    Refused,
-    RequestTimedOut,
-    Unavailable,
-)
+from penstock.client.errors import PASSING, ClientError, RequestTimedOut
+from penstock.client.flight_errors import telling
+from penstock.client.flight_put import BATCH_ROWS, Put, Written
+from penstock.client.watchdog import Watchdog
+
+__all__ = ["BATCH_ROWS", "FlightClient", "Producer", "Staged", "Topic", "Written", "connect"]
 
 DEFAULT_PORT: Final = 8815
-# Rows of a table are sent in record batches of this size: what the server appends at once.
-BATCH_ROWS: Final = 65_536
-# The server itself gives up waiting for its disk after a minute; a commit may have gigabytes to move.
-ACTION_TIME_S: Final = 90.0
+# How long the server may leave us waiting, in the middle of a read too. It gives up waiting for its own
+# disk after a minute; a commit may have gigabytes to move.
+ANSWER_TIME_S: Final = 90.0
 COMMIT_TIME_S: Final = 600.0
+# Before a write that was interrupted is tried again.
+RETRY_INTERVAL_S: Final = 0.5
+# Asks a peer that is silent whether it is still there. Needed where nothing else counts the time: at the
+# start of a read, and in a write without numbers. Not more often: gRPC's servers take two pings within
+# five minutes, on a stream that stands still, for an attack. With 20 s between them a reader that paused
+# was cut off after two minutes; with this it was left alone for as long as was tried, 22 minutes.
+PING_INTERVAL_MS: Final = 310_000
 # gRPC waits ever longer between attempts to connect, up to two minutes: a server that comes back would
 # not be found for long. And by itself it shares the waiting with every other client of the process.
 _RECONNECT: Final = [
@@ -42,30 +44,6 @@ _RECONNECT: Final = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
-
-_NUMBER_AND_NAME: Final = re.compile(r"(\d+) ([A-Z_]+): (.*)", re.DOTALL)
-# What pyarrow puts behind the server's own words.
-_AFTER_THE_TEXT: Final = re.compile(
-    r"\. (Detail|gRPC client debug context|Client context): .*", re.S
-)
-_KINDS: Final[dict[str, type[Refused]]] = {
-    "NOT_AUTHENTICATED": NotAuthorized,
-    "NOT_AUTHORIZED": NotAuthorized,
-    "UNKNOWN_TOPIC": NotFound,
-    "UNKNOWN_PARTITION": NotFound,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One batch that is durable. `repeated`: it was there already; the offset may then be -1."""
-
-    topic: str
-    partition: int
-    base_offset: int
-    count: int
-    sequence: int | None = None
-    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +69,14 @@ class Producer:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a task has put into a transaction. The commit may ask for the number of batches."""
+
+    rows: int
+    batches: int
+
+
 def connect(
     server: str,
     key: str | None = None,
@@ -98,10 +84,15 @@ def connect(
     tls: bool = False,
     tls_ca: bytes | None = None,
     tls_client: tuple[bytes, bytes] | None = None,
+    answer_time_s: float = ANSWER_TIME_S,
 ) -> "FlightClient":
     """PEM texts: `tls_ca` of who signed the server's certificate, `tls_client` the certificate and key
-    of this client, where the server asks for one. Both imply `tls`."""
-    return FlightClient(server, key, tls=tls, tls_ca=tls_ca, tls_client=tls_client)
+    of this client, where the server asks for one. Both imply `tls`.
+
+    A server that leaves us waiting for `answer_time_s` counts as gone."""
+    return FlightClient(
+        server, key, tls=tls, tls_ca=tls_ca, tls_client=tls_client, answer_time_s=answer_time_s
+    )
 
 
 class FlightClient:
@@ -115,19 +106,36 @@ class FlightClient:
         tls: bool = False,
         tls_ca: bytes | None = None,
         tls_client: tuple[bytes, bytes] | None = None,
+        answer_time_s: float = ANSWER_TIME_S,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.server = server
-        settings: dict[str, bytes] = {}
+        self._sleep = sleep
+        self._answer_time_s = answer_time_s
+        self._settings: dict[str, bytes] = {}
         if tls_ca is not None:
-            settings["tls_root_certs"] = tls_ca
+            self._settings["tls_root_certs"] = tls_ca
         if tls_client is not None:
-            settings["cert_chain"], settings["private_key"] = tls_client
-        scheme = "grpc+tls" if tls or settings else "grpc"
+            self._settings["cert_chain"], self._settings["private_key"] = tls_client
+        scheme = "grpc+tls" if tls or self._settings else "grpc"
         address = server if re.search(r":\d+$", server) else f"{server}:{DEFAULT_PORT}"
-        location = f"{scheme}://{address}"
-        self._client = flight.connect(location, generic_options=_RECONNECT, **settings)
+        self._location = f"{scheme}://{address}"
+        self._client = self._open()
         self._headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
         self._options = flight.FlightCallOptions(headers=self._headers)
+
+    def _open(self) -> flight.FlightClient:
+        answer_time_ms = max(1, int(self._answer_time_s * 1000))
+        silence = [
+            ("grpc.keepalive_time_ms", PING_INTERVAL_MS),
+            # Also the time (TCP_USER_TIMEOUT) for which the peer may take no byte of what we send. It
+            # is what frees a write that hangs in the socket: the deadline of a call does not.
+            ("grpc.keepalive_timeout_ms", answer_time_ms),
+            ("grpc.http2.ping_timeout_ms", answer_time_ms),
+        ]
+        return flight.connect(
+            self._location, generic_options=[*_RECONNECT, *silence], **self._settings
+        )
 
     def close(self) -> None:
         self._client.close()
@@ -195,12 +203,12 @@ class FlightClient:
         command = flight.FlightDescriptor.for_command(json.dumps(query).encode())
         what = f"reading topic {topic!r}"
         if partition is None:
-            with self._telling(what):
+            with telling(self.server, what):
                 info = self._client.get_flight_info(command, self._options)
             schema, tickets = info.schema, [endpoint.ticket for endpoint in info.endpoints]
         else:
             ticket = flight.Ticket(json.dumps({**query, "partition": partition}).encode())
-            with self._telling(what):
+            with telling(self.server, what):
                 schema = self._client.get_schema(command, self._options).schema
             tickets = [ticket]
         return pa.RecordBatchReader.from_batches(schema, self._batches(tickets, what))
@@ -215,10 +223,27 @@ class FlightClient:
 
     def _batches(self, tickets: list[flight.Ticket], what: str) -> Iterator[pa.RecordBatch]:
         for ticket in tickets:
-            with self._telling(what):
+            with telling(self.server, what):
                 reader = self._client.do_get(ticket, self._options)
-                for chunk in reader:
-                    yield chunk.data
+            with Watchdog(self._answer_time_s, reader.cancel) as watchdog:
+                while (batch := self._next_batch(reader, watchdog, what)) is not None:
+                    yield batch
+
+    def _next_batch(
+        self, reader: flight.FlightStreamReader, watchdog: Watchdog, what: str
+    ) -> pa.RecordBatch | None:
+        watchdog.wait_begins()
+        try:
+            with telling(self.server, what, begun=True):
+                return reader.read_chunk().data
+        except StopIteration:
+            return None
+        except ClientError:
+            if watchdog.fired:
+                raise RequestTimedOut(self.server, what, self._answer_time_s) from None
+            raise
+        finally:
+            watchdog.wait_ends()
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -230,35 +255,69 @@ class FlightClient:
         partition: int | None = None,
         producer: Producer | None = None,
         create: bool = False,
+        retries: int = 0,
+        retry_interval_s: float = RETRY_INTERVAL_S,
     ) -> list[Written]:
         """Returns when all of it is durable. Without a topic the rows have a column for it.
 
-        Rows without a partition go by their key, or in turns. `create` makes a missing topic.
+        Rows without a partition go by their key, or in turns. `create` makes a missing topic. With a
+        producer, an interrupted write goes on where it was: `retries` without any progress are made.
         """
-        command: dict[str, object] = {"topic": topic, "partition": partition, "create": create}
-        if producer is not None:
-            command["producer"] = {
-                "id": producer.id,
-                "epoch": producer.epoch,
-                "sequence": producer.sequence,
-            }
-        return self._put(command, data)
+        if retries and producer is None:
+            raise ValueError("only the write of a producer can be tried again")
+        target: dict[str, object] = {"topic": topic, "partition": partition, "create": create}
 
-    def _put(self, command: dict[str, object], data: Any) -> list[Written]:
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-        topic = command["topic"]
-        with self._telling("writing" if topic is None else f"writing to topic {topic!r}"):
-            writer, answers = self._client.do_put(descriptor, data.schema, self._options)
-            # Read all the time: answers that nobody takes would stop the server, and then us.
-            with ThreadPoolExecutor(1) as thread:
-                written = thread.submit(lambda: list(_written(answers.read)))
+        def command(sequence: int) -> dict[str, object]:
+            if producer is None:
+                return target
+            numbers = {"id": producer.id, "epoch": producer.epoch, "sequence": sequence}
+            return {**target, "producer": numbers}
+
+        put = Put(data, None if producer is None else producer.sequence)
+        self._put(put, command, retries, retry_interval_s)
+        return put.written
+
+    def _put(
+        self,
+        put: Put,
+        command: Callable[[int], dict[str, object]],
+        retries: int,
+        retry_interval_s: float,
+    ) -> None:
+        """`command` gets the sequence of the first batch. Retries count from the last progress on."""
+        client = self._client
+        failures = 0
+        done = False
+        try:
+            while not done:
+                before = put.confirmed
                 try:
-                    for batch in _batches_of(data):
-                        writer.write_batch(batch)
-                    writer.done_writing()
-                    return written.result()
-                finally:
-                    writer.close()
+                    done = self._put_once(client, put, command(put.sequence))
+                except PASSING:
+                    failures = 1 if put.confirmed > before else failures + 1
+                    if not put.resumable or failures > retries:
+                        raise
+                    self._sleep(retry_interval_s)
+                    # The old connection may hang for long.
+                    if client is not self._client:
+                        client.close()
+                    client = self._open()
+        finally:
+            if client is not self._client:
+                client.close()
+
+    def _put_once(self, client: flight.FlightClient, put: Put, command: dict[str, object]) -> bool:
+        """One stream. A numbered one takes batches for the time of one answer, and gRPC ends it after
+        that of a second one: so it is noticed when no confirmation comes."""
+        topic = command["topic"]
+        what = "writing" if topic is None else f"writing to topic {topic!r}"
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        options, stop_at_s = self._options, None
+        if put.numbered:
+            stop_at_s = time.monotonic() + self._answer_time_s
+            options = self._options_with(2 * self._answer_time_s)
+        with telling(self.server, what, 2 * self._answer_time_s, begun=True):
+            return put.run(client.do_put(descriptor, put.schema, options), stop_at_s)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -274,21 +333,36 @@ class FlightClient:
         data: "pa.Table | pa.RecordBatch | pa.RecordBatchReader",
         *,
         create: bool = False,
-    ) -> int:
+        retries: int = 0,
+        retry_interval_s: float = RETRY_INTERVAL_S,
+    ) -> Staged:
         """Puts rows into an open transaction, invisible until its commit names this task.
 
-        Durable on return. Gives the number of rows. Tasks become visible in the order of their numbers.
+        Durable on return. Tasks become visible in the order of their numbers. A task stages once: its
+        batches are numbered, so that an interrupted call goes on where it was, with so many `retries`
+        without any progress. Raises ValueError for a task that has staged before.
         """
-        command: dict[str, object] = {"topic": topic, "create": create}
-        command |= {"transaction": name, "task": task}
-        return sum(one.count for one in self._put(command, data))
 
-    def commit_transaction(self, name: str, tasks: Sequence[int]) -> None:
+        def command(sequence: int) -> dict[str, object]:
+            target = {"topic": topic, "create": create, "transaction": name, "task": task}
+            return {**target, "sequence": sequence}
+
+        put = Put(data, 0, in_groups=True)
+        self._put(put, command, retries, retry_interval_s)
+        if put.known_before:
+            raise ValueError(f"task {task} of transaction {name!r} has staged before")
+        return Staged(put.confirmed_rows, put.confirmed)
+
+    def commit_transaction(self, name: str, tasks: Sequence[int] | Mapping[int, int]) -> None:
         """What these tasks have staged becomes visible at once; the rest is dropped.
 
-        Doing it again changes nothing.
+        Given with the number of batches that each has staged, nothing is committed unless all of them
+        are there. Doing it again changes nothing.
         """
-        self.action("commit", COMMIT_TIME_S, name=name, tasks=list(tasks))
+        body: dict[str, object] = {"name": name, "tasks": list(tasks)}
+        if isinstance(tasks, Mapping):
+            body["batches"] = list(tasks.values())
+        self.action("commit", COMMIT_TIME_S, **body)
 
     def abort(self, name: str) -> None:
         """Drops everything that was staged."""
@@ -304,47 +378,14 @@ class FlightClient:
         ]
         self.action("commit_group", group=group, offsets=rows)
 
-    def action(self, kind: str, /, time_s: float = ACTION_TIME_S, **body: object) -> dict[str, Any]:
+    def action(self, kind: str, /, time_s: float | None = None, **body: object) -> dict[str, Any]:
         """Any action of the server, with its JSON body and answer."""
-        options = flight.FlightCallOptions(timeout=time_s, headers=self._headers)
-        with self._telling(kind):
+        limit_s = self._answer_time_s if time_s is None else time_s
+        with telling(self.server, kind, limit_s):
             action = flight.Action(kind, json.dumps(body).encode())
-            results = list(self._client.do_action(action, options))
+            results = list(self._client.do_action(action, self._options_with(limit_s)))
         answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
         return answer
 
-    @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Errors of the server with its own number and words; pyarrow's as they are."""
-        try:
-            yield
-        except pa.ArrowException as error:
-            text = _AFTER_THE_TEXT.sub("", str(error))
-            found = _NUMBER_AND_NAME.search(text)
-            if found is not None:
-                later = isinstance(error, flight.FlightUnavailableError)
-                kind = _KINDS.get(found[2], Unavailable if later else Refused)
-                raise kind(int(found[1]), found[3], what) from None
-            if isinstance(error, flight.FlightUnavailableError):
-                raise ConnectFailed(self.server, text) from None
-            if isinstance(error, flight.FlightTimedOutError):
-                raise RequestTimedOut(self.server, what, ACTION_TIME_S) from None
-            if isinstance(error, flight.FlightInternalError | flight.FlightCancelledError):
-                # The server numbers its own errors: without a number it is gRPC that lost the peer.
-                raise ConnectionLost(self.server, text) from None
-            raise
-
-
-def _batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    if isinstance(data, pa.Table):
-        yield from data.to_batches(max_chunksize=BATCH_ROWS)
-        return
-    yield from data
-
-
-def _written(read: Callable[[], Any]) -> Iterator[Written]:
-    while (answer := read()) is not None:
-        # What is only staged has no offset yet.
-        yield Written(**{"base_offset": -1, **json.loads(answer.to_pybytes())})
+    def _options_with(self, time_s: float) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=time_s, headers=self._headers)
