@@ -70,10 +70,12 @@ def start(ready: str, *arguments: str) -> Started:
 
 
 class Cluster:
-    """`url` is for `spark.master`. One core and one executor per worker."""
+    """`url` is for `spark.master`. One core and one executor per worker; `hosts` names the loopback
+    addresses of the workers."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, hosts: tuple[str, str] = ("127.0.0.1", "127.0.0.1")) -> None:
         self._scratch = scratch
+        self._hosts = hosts
         self._started: list[Started] = []
         self._workers: list[int] = []
         self.url = f"spark://127.0.0.1:{free_port()}"
@@ -83,7 +85,8 @@ class Cluster:
         host, port = self.url.removeprefix("spark://").split(":")
         where = ["--host", host, "--webui-port", "0"]
         self._start("New state: ALIVE", f"{package}.master.Master", *where, "--port", port)
-        for number in range(2):
+        for number, host in enumerate(self._hosts):
+            where = ["--host", host, "--webui-port", "0"]
             room = [
                 "--cores",
                 "1",

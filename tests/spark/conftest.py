@@ -19,17 +19,48 @@ from kit.live_server import SOURCES, LiveServer
 
 from penstock.client.flight import FlightClient, connect
 from penstock.log.settings import TopicSettings
+from penstock.spark.versions import LIMITS_BATCHES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 KEY = "dev-key"
+# Where the driver finds the key with option keyEnv.
+KEY_VARIABLE = "SPARK_TEST_KEY"
 # Quick to start rather than quick to run: these jobs take seconds.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 FLIGHT = {"listeners.flight": "127.0.0.1:0"}
 
-# Spark's own: sockets to its JVM that it leaves to the garbage collector, pandas that it converts with.
-pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
+# As docs/spark.md tells those who give the key itself as an option.
+HIDDEN_KEYS = {
+    "spark.sql.redaction.options.regex": "(?i)url|^key$",
+    "spark.redaction.string.regex": r'(?i)key: "key"\s+value: "[^"]*"',
+}
+
+# All that Spark has to say goes into a file. Its errors are shown, and so is the line that cluster.py
+# waits for.
+LOG_SETTINGS = """\
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %p %c: %m%n%ex
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c: %m%n%ex
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+rootLogger.appenderRef.console.ref = console
+rootLogger.appenderRef.console.level = error
+logger.spark.name = org.apache.spark
+logger.spark.level = info
+logger.ready.name = org.apache.spark.sql.connect.service.SparkConnectServer
+logger.ready.level = info
+logger.ready.appenderRef.console.ref = console
+"""
 
 
 def spark_settings(scratch: Path) -> dict[str, str]:
@@ -55,17 +86,36 @@ def free_port() -> int:
         return port
 
 
+def recorded(directory: Path) -> dict[str, str]:
+    """Settings with which Spark keeps its event log and the log of the driver in a directory."""
+    events, settings = directory / "events", directory / "log4j2.properties"
+    events.mkdir(parents=True)
+    settings.write_text(LOG_SETTINGS.format(path=directory / "logs" / "driver.log"))
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.driver.extraJavaOptions": f"{QUICK_JVM} -Dlog4j2.configurationFile={settings}",
+    }
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the Spark session. In `record` is what it writes down of its own accord."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(scratch: Path) -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession
 
-    scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
         # The workers of Spark find the same sources as the tests.
         patch.setenv("PYTHONPATH", SOURCES)
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        settings = spark_settings(scratch)
+        patch.setenv(KEY_VARIABLE, KEY)
+        settings = {**spark_settings(scratch), **recorded(scratch / "record"), **HIDDEN_KEYS}
         with where(scratch, settings) as place:
             if place.startswith("sc:"):
                 session = SparkSession.builder.remote(place).getOrCreate()
@@ -88,7 +138,7 @@ def where(scratch: Path, settings: dict[str, str]) -> Iterator[str]:
         with connect_server(settings) as address:
             yield address
     elif kind == "cluster":
-        with Cluster(scratch / "cluster") as cluster:
+        with Cluster(scratch / "record" / "logs") as cluster:
             settings["spark.executor.memory"] = "512m"
             yield cluster.url
     else:
@@ -173,9 +223,21 @@ def numbers(start: int, end: int) -> list[bytes]:
 
 
 def run_now(frame: "DataFrame", checkpoint: Path, sink: str = "noop", **given: str) -> list[int]:
-    """Runs a query to the end of what there is; gives the rows of each batch."""
+    """Runs a query to the end of what there is; gives the rows of each batch.
+
+    Before Spark 4.2 a run is one batch, and the next run goes on.
+    """
     writer = frame.writeStream.format(sink).options(**given)
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    found = rows = run_once(writer)
+    while not LIMITS_BATCHES and any(rows):
+        rows = run_once(writer)
+        found += rows
+    return found
+
+
+def run_once(writer: "DataStreamWriter") -> list[int]:
+    query = writer.start()
     try:
         assert query.awaitTermination(50), "the query did not end"
         return [one.numInputRows for one in query.recentProgress]

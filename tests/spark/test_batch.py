@@ -1,18 +1,13 @@
 """Batch reads: columns, ranges, times, splits, and ends that stay where planning put them."""
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from kit.live_server import LiveServer
-from spark.conftest import KEY, Load, Make, append, numbers, options, values
+from spark.conftest import Load, Make, append, numbers, values
 
 from penstock.client.flight import FlightClient
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def test_columns(load: Load, client: FlightClient, topic: str) -> None:
@@ -114,15 +109,3 @@ def test_the_end_is_fixed_when_the_read_is_planned(
     # A new plan sees more, and every part of one plan sees the same.
     again = load(subscribe=topic)
     assert again.join(again.select("offset"), "offset").count() == 8
-
-
-def test_a_key_is_nowhere_to_be_seen(
-    spark: "SparkSession", server: LiveServer, make: Make, topic: str, capfd: Callable[..., object]
-) -> None:
-    make(topic, numbers(0, 1))
-    given = options(server, subscribe=topic)
-    frame = spark.read.format("penstock").options(**given).load()
-    frame.explain(True)
-    frame.explain("formatted")
-    shown = capfd.readouterr()  # type: ignore[attr-defined]  # pytest's own class
-    assert "penstock" in shown.out and KEY not in shown.out + shown.err

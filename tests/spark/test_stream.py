@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from kit.live_server import LiveServer
@@ -13,12 +13,14 @@ from penstock.log.settings import TopicSettings
 from penstock.spark.connection import Connection
 from penstock.spark.options import read_options
 from penstock.spark.progress import Progress
-from penstock.spark.stream_reader import PenstockStreamReader
+from penstock.spark.stream_reader import PenstockStreamReader, UnguidedStreamReader
+from penstock.spark.versions import LIMITS_BATCHES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EARLIEST = {"startingOffsets": "earliest"}
+new_spark = pytest.mark.skipif(not LIMITS_BATCHES, reason="Spark gives no limits before 4.2")
 
 
 def parquet(spark: "SparkSession", path: Path) -> list[bytes]:
@@ -81,11 +83,12 @@ def test_from_the_end_on(
         query.processAllAvailable()
         append(client, topic, 0, numbers(5, 9))
         query.processAllAvailable()
-        latest = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
+        latest = query.recentProgress[-1]["sources"][0]["latestOffset"]
     finally:
         query.stop()
     assert parquet(spark, out) == numbers(5, 9)
-    assert latest["topics"][topic]["partitions"] == {"0": 9}
+    if LIMITS_BATCHES:  # before, Spark does not ask for it
+        assert json.loads(latest)["topics"][topic]["partitions"] == {"0": 9}
 
 
 def grow(server: LiveServer, topic: str, count: int) -> None:
@@ -158,6 +161,27 @@ def test_a_checkpoint_of_another_topic(
         to_parquet(stream, tmp_path, subscribe=f"{topic}.b", **EARLIEST)
 
 
+def test_the_first_batch_again(
+    stream: Load,
+    server: LiveServer,
+    client: FlightClient,
+    make: Make,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """It starts where it started, though Spark asks anew where the query begins."""
+    source, target = f"{topic}.from", f"{topic}.to"
+    make(source, numbers(0, 5))
+    given = {"subscribe": source, **EARLIEST}
+    sink = options(server, topic=target)
+    with pytest.raises(Exception, match=f"no topic named '{target}'"):
+        run_now(stream(**given), tmp_path, "penstock", **sink)
+    make(target)
+    server.call(lambda: server.server.engine.catalogue.partition(source, 0).trim(2))
+    with pytest.raises(Exception, match="has offsets 2 to 5, but 0 to 5 are to be read"):
+        run_now(stream(**given), tmp_path, "penstock", **sink)
+
+
 # ---- without Spark: what Spark would ask, step by step -------------------------------------------
 
 
@@ -169,17 +193,25 @@ class Clock:
         return self.now_s
 
 
-def reader(server: LiveServer, clock: Clock, **given: object) -> PenstockStreamReader:
+Reader = TypeVar("Reader", bound=UnguidedStreamReader)
+
+
+def made(kind: type[Reader], server: LiveServer, clock: Clock, **given: object) -> Reader:
     texts = options(server, **given)
     connection = Connection(texts["server"], KEY)
     parsed = read_options(texts, streaming=True)
-    return PenstockStreamReader(parsed, connection, clock)
+    return kind(parsed, connection, clock)
+
+
+def reader(server: LiveServer, clock: Clock, **given: object) -> PenstockStreamReader:
+    return made(PenstockStreamReader, server, clock, **given)
 
 
 def offset_of(found: dict[str, Any], topic: str) -> int:
     return Progress.from_json(found).topics[topic].partitions[0]
 
 
+@new_spark
 def test_waiting_for_enough_records(
     server: LiveServer, client: FlightClient, make: Make, topic: str
 ) -> None:
@@ -208,6 +240,7 @@ def test_waiting_for_enough_records(
     assert only.getDefaultReadLimit() == ReadMinRows(10)
 
 
+@new_spark
 def test_available_now_has_an_end(
     server: LiveServer, client: FlightClient, make: Make, topic: str
 ) -> None:
@@ -229,6 +262,33 @@ def test_available_now_has_an_end(
 
 def test_spark_before_4_2_is_held_back_too(server: LiveServer, make: Make, topic: str) -> None:
     make(topic, numbers(0, 50))
-    one = reader(server, Clock(), subscribe=topic, maxOffsetsPerTrigger=20, **EARLIEST)
-    one.initialOffset()
-    assert [offset_of(one.latestOffset(), topic) for _ in range(4)] == [20, 40, 50, 50]
+    given = {"subscribe": topic, "maxOffsetsPerTrigger": 20, **EARLIEST}
+    one = made(UnguidedStreamReader, server, Clock(), **given)
+    # It asks for the end before it asks for the beginning.
+    ends = [one.latestOffset() for _ in range(4)]
+    assert [offset_of(end, topic) for end in ends] == [20, 40, 50, 50]
+    assert ends[2] == ends[3]
+    # After a restart it tells by an empty range how far it has come.
+    again = made(UnguidedStreamReader, server, Clock(), **given)
+    assert again.partitions(ends[0], ends[0]) == []
+    assert again.latestOffset() == ends[1]
+
+
+def test_the_beginning_stays(
+    server: LiveServer, client: FlightClient, make: Make, topic: str
+) -> None:
+    make(topic, numbers(0, 5))
+    one = made(UnguidedStreamReader, server, Clock(), subscribe=topic)
+    start = one.initialOffset()
+    append(client, topic, 0, numbers(5, 8))
+    end = one.latestOffset()
+    append(client, topic, 0, numbers(8, 10))
+    assert one.initialOffset() == start
+    again = made(UnguidedStreamReader, server, Clock(), subscribe=topic)
+    anew = again.initialOffset()
+    assert (offset_of(anew, topic), offset_of(end, topic)) == (10, 8)
+    for reader, begin in ((one, start), (again, anew)):
+        (piece,) = reader.partitions(begin, end)
+        assert (piece.value.start, piece.value.end) == (5, 8)
+    # The next batch is like all others.
+    assert "began" in end and "began" not in one.latestOffset()

@@ -30,9 +30,9 @@ class PenstockReader(DataSourceReader):
         pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
         return [InputPartition(piece) for piece in pieces]
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        # Spark makes a partition of its own where there is none to read.
-        wanted: Any = partition.value
+    def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        # Spark makes a partition of its own where there is none to read, before 4.2 without an object.
+        wanted: Any = None if partition is None else partition.value
         if wanted is None:
             return iter(())
         return read_range(

@@ -9,15 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.client.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimedOut
-from penstock.client.errors import Unavailable as NotNow
+from penstock.client.errors import PASSING, ClientError
 from penstock.spark.options import ConnectionOptions, OptionError
+from penstock.spark.tls_files import check_authorities, check_own
 
 if TYPE_CHECKING:
     from penstock.client.flight import FlightClient
-
-# What may be different a moment later.
-PASSING = (ConnectFailed, ConnectionLost, RequestTimedOut, NotNow)
 
 # A worker of Spark serves one job after the other, mostly the same one.
 MAX_OPEN_CLIENTS = 4
@@ -107,11 +104,16 @@ def resolve(options: ConnectionOptions, environment: Mapping[str, str] = os.envi
             _content("tlsCertificateFile", options.tls_certificate_file),
             _content("tlsKeyFile", options.tls_key_file),
         )
+        check_own(options.tls_certificate_file, options.tls_key_file)
+    authorities = None
+    if options.tls_ca_file is not None:
+        authorities = _content("tlsCaFile", options.tls_ca_file)
+        check_authorities(options.tls_ca_file)
     return Connection(
         server=options.server,
         key=key,
         tls=options.tls,
-        tls_ca=None if options.tls_ca_file is None else _content("tlsCaFile", options.tls_ca_file),
+        tls_ca=authorities,
         tls_client=client,
         retries=options.retries,
         retry_interval_s=options.retry_interval_ms / 1000,

@@ -3,7 +3,9 @@
     {"version": 1, "query": "3f0c9a1b5d2e",
      "topics": {"orders": {"created_us": 1731700000000000, "partitions": {"0": 17, "1": 4}}}}
 
-`query` is made up once, when the query begins: it names the consumer group that shows its lag.
+`query` is made up once, when the query begins: it names the consumer group that shows its lag. The end of
+the first batch also has `began`, the topics where that batch starts. Spark notes no start of it: done again
+after a crash it would begin where "latest" is by then.
 """
 
 from collections.abc import Mapping
@@ -41,17 +43,12 @@ class Progress:
 
     query: str
     topics: dict[str, TopicProgress]
+    began: dict[str, TopicProgress] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Spark compares texts: the same progress is always the same text."""
-        topics = {
-            topic: {
-                "created_us": one.created_us,
-                "partitions": {str(key): one.partitions[key] for key in sorted(one.partitions)},
-            }
-            for topic, one in sorted(self.topics.items())
-        }
-        return {"version": VERSION, "query": self.query, "topics": topics}
+        found = {"version": VERSION, "query": self.query, "topics": _to_json(self.topics)}
+        return found if self.began is None else {**found, "began": _to_json(self.began)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Progress":
@@ -59,16 +56,30 @@ class Progress:
         try:
             if found["version"] != VERSION:
                 raise NotOurOffset(found)
-            topics = {
-                topic: TopicProgress(
-                    int(one["created_us"]),
-                    {int(key): int(value) for key, value in one["partitions"].items()},
-                )
-                for topic, one in found["topics"].items()
-            }
-            return cls(str(found["query"]), topics)
+            began = _from_json(found["began"]) if "began" in found else None
+            return cls(str(found["query"]), _from_json(found["topics"]), began)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise NotOurOffset(found) from None
+
+
+def _to_json(topics: Mapping[str, TopicProgress]) -> dict[str, Any]:
+    return {
+        topic: {
+            "created_us": one.created_us,
+            "partitions": {str(key): one.partitions[key] for key in sorted(one.partitions)},
+        }
+        for topic, one in sorted(topics.items())
+    }
+
+
+def _from_json(found: Mapping[str, Any]) -> dict[str, TopicProgress]:
+    return {
+        topic: TopicProgress(
+            int(one["created_us"]),
+            {int(key): int(value) for key, value in one["partitions"].items()},
+        )
+        for topic, one in found.items()
+    }
 
 
 def at_end(query: str, states: States) -> Progress:

@@ -7,8 +7,8 @@ reading goes on behind the last row that was handed on.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from penstock.client.errors import NotFound, Refused
-from penstock.spark.connection import PASSING, Connection
+from penstock.client.errors import PASSING, NotFound, Refused
+from penstock.spark.connection import Connection
 from penstock.spark.positions import DataLost
 from penstock.spark.ranges import Range
 

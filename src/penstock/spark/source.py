@@ -2,18 +2,19 @@
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 
 from penstock.spark.connection import resolve
 from penstock.spark.options import includes_headers, read_options, write_options
+from penstock.spark.versions import LIMITS_BATCHES, WRITES_STREAMS_IN_ARROW
 from penstock.spark.writers import WriteRefused
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from penstock.spark.batch_reader import PenstockReader
-    from penstock.spark.stream_reader import PenstockStreamReader
-    from penstock.spark.writers import PenstockStreamWriter, PenstockWriter
+    from penstock.spark.stream_reader import UnguidedStreamReader
+    from penstock.spark.writers import PenstockWriter
 
 # As the broker sends them, and as Kafka's source has them.
 SCHEMA: Final = (
@@ -39,11 +40,12 @@ class PenstockSource(DataSource):
         options = read_options(self.options, streaming=False)
         return PenstockReader(options, resolve(options.connection))
 
-    def streamReader(self, schema: "StructType") -> "PenstockStreamReader":
-        from penstock.spark.stream_reader import PenstockStreamReader
+    def streamReader(self, schema: "StructType") -> "UnguidedStreamReader":
+        from penstock.spark.stream_reader import PenstockStreamReader, UnguidedStreamReader
 
         options = read_options(self.options, streaming=True)
-        return PenstockStreamReader(options, resolve(options.connection))
+        reader = PenstockStreamReader if LIMITS_BATCHES else UnguidedStreamReader
+        return reader(options, resolve(options.connection))
 
     def writer(self, schema: "StructType", overwrite: bool) -> "PenstockWriter":
         from penstock.spark.writers import PenstockWriter
@@ -52,12 +54,16 @@ class PenstockSource(DataSource):
         options = write_options(self.options, streaming=False)
         return PenstockWriter(options, resolve(options.connection), schema.names)
 
-    def streamWriter(self, schema: "StructType", overwrite: bool) -> "PenstockStreamWriter":
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.spark.row_writer import PenstockRowStreamWriter
         from penstock.spark.writers import PenstockStreamWriter
 
         _check_mode(overwrite)
         options = write_options(self.options, streaming=True)
-        return PenstockStreamWriter(options, resolve(options.connection), schema.names)
+        connection = resolve(options.connection)
+        if WRITES_STREAMS_IN_ARROW:
+            return PenstockStreamWriter(options, connection, schema.names)
+        return PenstockRowStreamWriter(options, connection, schema)
 
 
 def _check_mode(overwrite: bool) -> None:

@@ -1,7 +1,8 @@
 """`spark.readStream.format("penstock")`: offsets, admission control, lag.
 
 Spark keeps one of these in a process beside the driver and asks it before every batch; tasks get copies.
-What the object remembers is only for the pace: what is read when stands in Spark's checkpoint.
+What the object remembers is only for the pace: what is read when stands in Spark's checkpoint. versions.py
+says what differs between the versions of Spark.
 """
 
 import logging
@@ -9,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,24 +30,24 @@ from penstock.spark.progress import (
 )
 from penstock.spark.ranges import split
 from penstock.spark.reading import read_range
+from penstock.spark.versions import SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.flight import FlightClient
 
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before 4.2 there was no such thing
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # the same name for both
-        """Spark does not look for it."""
-
-
 logger = logging.getLogger(__name__)
 
 
-class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class UnguidedStreamReader(DataSourceStreamReader):
+    """For Spark before 4.2, which only asks how far to read: the limits are ours.
+
+    Spark does not say where the next batch starts: it is where the last one ended. After a restart Spark
+    first asks for the partitions of an empty range, whose ends are where the query stands. Without that the
+    query is new.
+    """
+
     def __init__(
         self,
         options: ReadOptions,
@@ -62,12 +64,22 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Made when it is needed: before that Spark pickles this object.
         self._showing: ThreadPoolExecutor | None = None
         self._shown: Future[None] | None = None
-        # Only for Spark before 4.2, which does not say where a batch starts.
-        self._planned: Progress | None = None
+        self._beginning: Progress | None = None
+        # The end of the last batch, as far as it is known here.
+        self._reached: Progress | None = None
 
     # --- where the query stands ------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
+        return self._begin().to_json()
+
+    def _begin(self) -> Progress:
+        """The same whenever it is asked: Spark asks more than once for one batch."""
+        if self._beginning is None:
+            self._beginning = self._find_beginning()
+        return self._beginning
+
+    def _find_beginning(self) -> Progress:
         options = self._options
 
         def find(client: "FlightClient") -> Progress:
@@ -79,31 +91,26 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
             return Progress(uuid.uuid4().hex[:12], topics)
 
-        self._planned = self._connection.call(find)
-        return self._planned.to_json()
+        return self._connection.call(find)
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Spark 4.2 and newer gives both arguments; older ones give none, and limits are ours."""
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # Spark looks at the arguments
+        begin = self._begin() if self._reached is None else self._reached
+        return self._plan(begin, self._options.max_offsets_per_trigger, False).to_json()
+
+    def _plan(self, begin: Progress, most: int | None, everything: bool) -> Progress:
+        """The end of the batch that starts there. That Spark asks for it says that all before is done."""
         states = self._look()
-        if start is None:
-            return self._latest_before_4_2(states).to_json()
-        begin = Progress.from_json(start)
         self._publish(begin)
-        end = self._next_end(begin, states, self._rows_of(limit), self._is_all(limit))
-        if end == begin and self._shown is not None:
-            # Nothing to do, perhaps for good: the last word should be heard.
-            self._shown.result()
-        return end.to_json()
-
-    def _latest_before_4_2(self, states: States) -> Progress:
-        if self._planned is None:
-            # After a restart the first batch is not limited: where it starts is not known here.
-            query = uuid.uuid4().hex[:12]
-            self._planned = self._last_seen = at_end(query, states)
-            return self._planned
-        most = self._options.max_offsets_per_trigger
-        self._planned = self._next_end(self._planned, states, most, False)
-        return self._planned
+        end = self._next_end(begin, states, most, everything)
+        if end.topics == begin.topics:
+            end = begin
+            if self._shown is not None:
+                # Nothing to do, perhaps for good: the last word should be heard.
+                self._shown.result()
+        elif begin == self._beginning:
+            end = replace(end, began=begin.topics)
+        self._reached = end
+        return end
 
     def _next_end(
         self, begin: Progress, states: States, most: int | None, everything: bool
@@ -131,37 +138,15 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s = now_s
         return False
 
-    # --- limits ----------------------------------------------------------------------------------
-
-    def getDefaultReadLimit(self) -> Any:
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-
-        options = self._options
-        if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
-        if options.min_offsets_per_trigger is not None:
-            return ReadMinRows(options.min_offsets_per_trigger)
-        return ReadAllAvailable()
-
-    def _rows_of(self, limit: Any) -> int | None:
-        rows: int | None = getattr(limit, "max_rows", None)
-        return rows
-
-    def _is_all(self, limit: Any) -> bool:
-        return type(limit).__name__ == "ReadAllAvailable"
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._target = at_end("", self._look())
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._last_seen is None else self._last_seen.to_json()
-
     # --- tasks -----------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, last = Progress.from_json(start), Progress.from_json(end)
+        self._reached = last
         if begin == last:
             return []
+        if last.began is not None:
+            begin = Progress(last.query, last.began)
         options = self._options
         states = self._look()
         ranges = ranges_between(begin, last, states, options.fail_on_data_loss)
@@ -217,3 +202,28 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._showing = ThreadPoolExecutor(1, "penstock-lag")
         self._shown = self._showing.submit(show)
         self._published = done
+
+
+class PenstockStreamReader(UnguidedStreamReader, SupportsTriggerAvailableNow):
+    """For Spark 4.2 and newer, which gives start and limit of every batch."""
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # type: ignore[override]  # as above
+        rows: int | None = getattr(limit, "max_rows", None)
+        everything = type(limit).__name__ == "ReadAllAvailable"
+        return self._plan(Progress.from_json(start), rows, everything).to_json()
+
+    def getDefaultReadLimit(self) -> Any:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = at_end("", self._look())
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._last_seen is None else self._last_seen.to_json()

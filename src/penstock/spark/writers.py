@@ -15,27 +15,16 @@ import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.client.errors import ClientError
 from penstock.errors import PenstockError
 from penstock.spark.connection import Connection
 from penstock.spark.options import WriteOptions
-
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
-
-    STREAM_TAKES_ROWS = False
-except ImportError:  # before 4.1 streams were written row by row
-    _StreamBase = DataSourceStreamWriter  # type: ignore[misc,assignment]  # its older sibling
-    STREAM_TAKES_ROWS = True
+from penstock.spark.versions import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +33,6 @@ COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 RANDOM_BITS: Final = 40
 # Numbers of tasks have 63 bits.
 MAX_SPARK_PARTITION: Final = (1 << (63 - RANDOM_BITS)) - 1
-ROWS_AT_ONCE: Final = 10_000
 # Spark hands over 10,000 rows at a time. The broker makes every batch durable by itself: larger ones
 # cost fewer flushes. Below the 8 MiB at which it cuts them again.
 GATHERED_ROWS: Final = 65_536
@@ -73,6 +61,7 @@ class Staged(WriterCommitMessage):
     transaction: str
     task: int
     rows: int
+    batches: int
 
 
 class _Staging:
@@ -89,7 +78,7 @@ class _Staging:
         if options.topic is None and "topic" not in names:
             raise WriteRefused("name the topic with option topic, or give a column topic")
         ignored = {"topic"} if options.topic is not None else set()
-        self._wanted = [name for name in COLUMNS if name in names and name not in ignored]
+        self.wanted = [name for name in COLUMNS if name in names and name not in ignored]
 
     def stage(self, transaction: str, batches: "Iterator[pa.RecordBatch]") -> Staged:
         task = task_number()
@@ -97,18 +86,21 @@ class _Staging:
         if not self._connection.call(lambda client: client.begin(transaction, timeout_s)):
             for _ in batches:  # Spark wants its rows taken
                 continue
-            return Staged(transaction, task, 0)
-        rows = 0
+            return Staged(transaction, task, 0, 0)
         first = next(batches, None)
-        if first is not None:
-            rows = self._connection.client().stage(
-                transaction,
-                task,
-                self._options.topic,
-                self._chosen(first, batches),
-                create=self._options.create_topics,
-            )
-        return Staged(transaction, task, rows)
+        if first is None:
+            return Staged(transaction, task, 0, 0)
+        # Goes on by itself when the connection is lost: not every Spark repeats a task.
+        staged = self._connection.client().stage(
+            transaction,
+            task,
+            self._options.topic,
+            self._chosen(first, batches),
+            create=self._options.create_topics,
+            retries=self._connection.retries,
+            retry_interval_s=self._connection.retry_interval_s,
+        )
+        return Staged(transaction, task, staged.rows, staged.batches)
 
     def _chosen(
         self, first: "pa.RecordBatch", others: "Iterator[pa.RecordBatch]"
@@ -117,7 +109,7 @@ class _Staging:
         import pyarrow as pa
 
         places = {name.lower(): number for number, name in enumerate(first.schema.names)}
-        wanted = self._wanted
+        wanted = self.wanted
 
         def chosen(batch: "pa.RecordBatch") -> "pa.RecordBatch":
             return pa.record_batch([batch.column(places[name]) for name in wanted], names=wanted)
@@ -175,18 +167,16 @@ class PenstockWriter(DataSourceArrowWriter):
         self._staging.abort([self._transaction])
 
 
-class PenstockStreamWriter(_StreamBase):
+class StreamWriting:
     """One transaction for each batch of a query."""
 
     def __init__(
         self, options: WriteOptions, connection: Connection, columns: Sequence[str]
     ) -> None:
         self._staging = _Staging(options, connection, columns)
-        self._columns = tuple(columns)
 
-    def write(self, iterator: Iterator[Any]) -> Staged:
-        batches = _batches_of_rows(iterator, self._columns) if STREAM_TAKES_ROWS else iterator
-        return self._staging.stage(batch_transaction(), batches)
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
+        return self._staging.stage(batch_transaction(), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         self._staging.commit(messages)
@@ -195,12 +185,17 @@ class PenstockStreamWriter(_StreamBase):
         self._staging.abort(list(_by_transaction(messages)))
 
 
-def _by_transaction(messages: Sequence[Any]) -> dict[str, list[int]]:
-    """All messages of a job name the same one; a task that failed has none."""
-    found: dict[str, list[int]] = {}
+class PenstockStreamWriter(StreamWriting, DataSourceStreamArrowWriter):
+    """Where Spark hands over Arrow batches; row_writer.py has the other one."""
+
+
+def _by_transaction(messages: Sequence[Any]) -> dict[str, dict[int, int]]:
+    """Tasks and how many batches each has staged. All messages of a job name the same transaction; a
+    task that failed has none."""
+    found: dict[str, dict[int, int]] = {}
     for message in messages:
         if isinstance(message, Staged):
-            found.setdefault(message.transaction, []).append(message.task)
+            found.setdefault(message.transaction, {})[message.task] = message.batches
     return found
 
 
@@ -224,24 +219,3 @@ def batch_transaction() -> str:
     if not query or not batch:
         raise WriteRefused(f"Spark does not tell its tasks {QUERY_PROPERTY} and {BATCH_PROPERTY}")
     return f"spark-{query}-{batch}"
-
-
-def _batches_of_rows(rows: Iterator[Any], columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
-    import pyarrow as pa
-
-    kinds = {
-        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-        "topic": pa.string(),
-        "partition": pa.int32(),
-    }
-    while some := list(islice(rows, ROWS_AT_ONCE)):
-        arrays = []
-        for place, name in enumerate(columns):
-            values = [row[place] for row in some]
-            if name.lower() == "headers":
-                values = [row and [tuple(one) for one in row] for row in values]
-            wanted = name.lower() in COLUMNS
-            arrays.append(
-                pa.array(values if wanted else [None] * len(some), kinds.get(name.lower()))
-            )
-        yield pa.record_batch(arrays, names=list(columns))

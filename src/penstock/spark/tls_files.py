@@ -1,0 +1,31 @@
+"""Whether certificates and keys can be used at all, before gRPC gets them.
+
+gRPC says "empty address list" to a file without a certificate, and to a key that belongs to another one.
+Whether the server takes the certificate is not looked at here.
+"""
+
+import ssl
+
+from penstock.spark.options import OptionError
+
+
+def check_authorities(ca_file: str) -> None:
+    """Raises OptionError."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(ca_file)
+    except ssl.SSLError:
+        raise OptionError("tlsCaFile", "holds no certificate in PEM") from None
+
+
+def check_own(certificate_file: str, key_file: str) -> None:
+    """The certificate of the client and its key. Raises OptionError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        # Without a password Python would ask for it, on a terminal that nobody sees.
+        context.load_cert_chain(certificate_file, key_file, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise OptionError("tlsKeyFile", "is the key of another certificate") from None
+        reason = "one of them is not PEM, or the key has a password"
+        both = f"cannot be used with tlsKeyFile: {reason}"
+        raise OptionError("tlsCertificateFile", both) from None
