@@ -15,7 +15,7 @@ def resident_bytes():
 
 settled = settle_allocator()
 empty = resident_bytes()
-blocks = [b"x" * 100_000 for _ in range(1_000)]
+blocks = [b"x" * 200_000 for _ in range(500)]
 filled = resident_bytes()
 del blocks
 print(settled, filled - empty, resident_bytes() - empty)
