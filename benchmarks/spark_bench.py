@@ -82,7 +82,7 @@ def running(directory: Path) -> Iterator[Bench]:
 
     with penstock(directory / "data", flight="127.0.0.1:0") as server:
         address = f"127.0.0.1:{server.ports['flight']}"
-        given = {"server": address, "key": KEY}
+        given = {"server": address, "accessKey": KEY}
         with connect(address, KEY) as client, _session(directory) as spark:
             yield Bench(spark, client, server.ports["http"], given, directory)
 

@@ -98,21 +98,39 @@ def test_the_next_stream_begins_with_what_is_not_confirmed(
     assert put.confirmed_rows == 9
 
 
-@pytest.mark.parametrize("error", [flight.FlightUnavailableError, flight.FlightTimedOutError])
-def test_in_the_middle_of_a_batch_there_is_no_way_on(error: type[Exception]) -> None:
-    """Not even when it was only the time of the stream that ran out: sent again under the next number, its
-    first rows would be stored twice."""
-    stream = Stream([(0, 2)], error("over"))
+def ends(stream: Stream) -> Callable[[Put], None]:
+    """While the source is asked for more."""
 
     def wait_for_the_end(put: Put) -> None:
         stream.end()
         with put._changed:
             assert put._changed.wait_for(lambda: put._over, 20)
 
-    put = put_of(0, False, wait_for_the_end)
+    return wait_for_the_end
+
+
+@pytest.mark.parametrize("error", [flight.FlightUnavailableError, flight.FlightTimedOutError])
+def test_in_the_middle_of_a_batch_there_is_no_way_on(error: type[Exception]) -> None:
+    """Not even when it was only the time of the stream that ran out: sent again under the next number, its
+    first rows would be stored twice."""
+    stream = Stream([(0, 2)], error("over"))
+    put = put_of(0, False, ends(stream))
     with pytest.raises(error):
         run(put, stream)
     assert not put.resumable
+
+
+@pytest.mark.parametrize("answers", [[], [(0, 3)]])
+def test_a_stream_may_run_out_of_its_time_while_the_source_is_slow(answers: Answers) -> None:
+    """Nothing is wrong with the server: it is no failure, and the next stream goes on."""
+    stream = Stream(answers, flight.FlightTimedOutError("over"))
+    put = put_of(0, True, ends(stream))
+    assert not run(put, stream)
+    assert stream.sent == [0]
+    following = Stream([(number, 3) for number in range(3)])
+    assert run(put, following)
+    assert following.sent == ([1, 2] if answers else [0, 1, 2])
+    assert put.confirmed_rows == 9
 
 
 def test_no_answer_is_an_error() -> None:

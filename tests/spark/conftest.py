@@ -32,10 +32,9 @@ KEY_VARIABLE = "SPARK_TEST_KEY"
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 FLIGHT = {"listeners.flight": "127.0.0.1:0"}
 
-# As docs/spark.md tells those who give the key itself as an option.
+# As docs/spark.md tells those who give the key itself as an option over Connect.
 HIDDEN_KEYS = {
-    "spark.sql.redaction.options.regex": "(?i)url|^key$",
-    "spark.redaction.string.regex": r'(?i)key: "key"\s+value: "[^"]*"',
+    "spark.redaction.string.regex": r'(?i)key: "accessKey"\s+value: "[^"]*"',
 }
 
 # All that Spark has to say goes into a file. Its errors are shown, and so is the line that cluster.py
@@ -191,7 +190,7 @@ def append(client: FlightClient, topic: str, partition: int, values: Sequence[by
 
 def options(server: LiveServer, **given: object) -> dict[str, str]:
     """Quick to give up, so that a test of an error is quick; names as in Spark, `_` for a dot."""
-    base = {"server": address(server), "key": KEY, "fetchOffset.numRetries": "2"}
+    base = {"server": address(server), "accessKey": KEY, "fetchOffset.numRetries": "2"}
     return {**base, **{name.replace("_", "."): str(value) for name, value in given.items()}}
 
 

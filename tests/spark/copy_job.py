@@ -38,7 +38,7 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.streams.addListener(Told())
-    common = {"server": job["server"], "key": "dev-key"}
+    common = {"server": job["server"], "accessKey": "dev-key"}
     source = {
         **common,
         "subscribe": "from",

@@ -40,7 +40,7 @@ def main() -> None:
             yield batch
 
     frame = spark.range(0, rows, 1, tasks).selectExpr("CAST(id AS STRING) AS value")
-    given = {"server": job["server"], "key": "dev-key", "topic": "to", "createTopics": "true"}
+    given = {"server": job["server"], "accessKey": "dev-key", "topic": "to", "createTopics": "true"}
     writer = frame.mapInArrow(slow_once, "value STRING").write.format("penstock")
     writer.options(**given).mode("append").save()
     os._exit(0)

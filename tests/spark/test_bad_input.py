@@ -23,7 +23,7 @@ SOON_S = 30.0
     [
         ({"subscribe": "nowhere"}, "no topic named 'nowhere'"),
         ({"assign": '{"there":[0,5]}'}, "option assign: topic 'there' has 1 partitions, not 6"),
-        ({"subscribe": "there", "key": "wrong"}, "invalid API key"),
+        ({"subscribe": "there", "accessKey": "wrong"}, "invalid API key"),
         ({"subscribe": "there", "keyFile": "/nowhere"}, "option keyFile: cannot stand together"),
         ({"subscribe": "there", "startingOffset": "x"}, "did you mean startingOffsets"),
         (

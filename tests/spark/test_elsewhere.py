@@ -33,7 +33,7 @@ SOME = (
     "test_write.py::test_a_copy_keeps_partitions_and_order",
     "test_write.py::test_a_named_transaction_is_written_once",
     "test_write.py::test_nothing_of_a_failed_job_is_seen",
-    "test_keys.py::test_a_key_is_nowhere_to_be_seen[key]",
+    "test_keys.py::test_a_key_is_nowhere_to_be_seen[accessKey]",
     "test_bad_input.py::test_nobody_is_there",
     "test_bad_input.py::test_the_server_goes_away_during_a_query",
 )

@@ -26,8 +26,8 @@ def given(request: pytest.FixtureRequest, server: LiveServer, tmp_path: Path) ->
     """Options of a server, with the key in the way that the test is about."""
     file = tmp_path / "api.key"
     file.write_text(KEY)
-    ways = {"key": KEY, "keyFile": str(file), "keyEnv": KEY_VARIABLE}
-    rest = {name: text for name, text in options(server).items() if name != "key"}
+    ways = {"accessKey": KEY, "keyFile": str(file), "keyEnv": KEY_VARIABLE}
+    rest = {name: text for name, text in options(server).items() if name != "accessKey"}
     return {**rest, request.param: ways[request.param]}
 
 
@@ -73,7 +73,7 @@ def until_written(spark: "SparkSession", events: Path, mark: str) -> None:
         spark.range(1).count()  # another look after another job
 
 
-@pytest.mark.parametrize("given", ["key", "keyFile", "keyEnv"], indirect=True)
+@pytest.mark.parametrize("given", ["accessKey", "keyFile", "keyEnv"], indirect=True)
 def test_a_key_is_nowhere_to_be_seen(
     spark: "SparkSession",
     scratch: Path,

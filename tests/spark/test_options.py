@@ -130,7 +130,8 @@ def test_times(text: str, expected: int) -> None:
         (without(failOnDataLoss="perhaps"), "failOnDataLoss", "neither true nor false"),
         (without(minPartitions="0"), "minPartitions", "no whole number from 1"),
         (without(maxRecordsPerPartition="1.5"), "maxRecordsPerPartition", "no whole number"),
-        (without(key="a", keyFile="b"), "keyFile", "cannot stand together with key"),
+        (without(key="a"), "key", "is called accessKey"),
+        (without(accessKey="a", keyFile="b"), "keyFile", "cannot stand together with accessKey"),
         (without(keyEnv="a", keyFile="b"), "keyEnv", "cannot stand together with keyFile"),
         (without(tls="false", tlsCaFile="x"), "tls", "contradicts tlsCaFile"),
         (without(tlsKeyFile="x"), "tlsCertificateFile", "is missing"),
@@ -236,7 +237,7 @@ def test_keys_are_read_and_never_shown(tmp_path: Path) -> None:
     [
         (ConnectionOptions("h", key_file="/no/such/file"), "keyFile"),
         (ConnectionOptions("h", key_env="NOT_SET"), "keyEnv"),
-        (ConnectionOptions("h", key="two\nlines"), "key"),
+        (ConnectionOptions("h", key="two\nlines"), "accessKey"),
         (ConnectionOptions("h", tls_ca_file="/no/such/file"), "tlsCaFile"),
     ],
 )

@@ -60,7 +60,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 def options(broker: RestartingServer, **given: str) -> dict[str, str]:
     retries = {"fetchOffset.numRetries": "200", "fetchOffset.retryIntervalMs": "100"}
-    return {"server": broker.address, "key": KEY, **retries, **given}
+    return {"server": broker.address, "accessKey": KEY, **retries, **given}
 
 
 def values(scale: Scale) -> pa.Array:

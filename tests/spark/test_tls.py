@@ -113,7 +113,7 @@ CA, WRONG_CA = {"tlsCaFile": "server.certificate"}, {"tlsCaFile": "own.certifica
 def test_no_trust(
     spark: "SparkSession", secured: Secured, server: str, files: dict[str, str], complaint: str
 ) -> None:
-    given = {"server": getattr(secured, server), "key": KEY, "subscribe": "t", **TRIES}
+    given = {"server": getattr(secured, server), "accessKey": KEY, "subscribe": "t", **TRIES}
     for option, what in files.items():
         whose, _, which = what.partition(".")
         found = getattr(secured, whose)

@@ -138,7 +138,8 @@ class Put:
             batch = self._take()
             if batch is None:
                 return True
-            if stop_at_s is not None and (self._over or self._clock_s() >= stop_at_s):
+            late = stop_at_s is not None and self._clock_s() >= stop_at_s
+            if self.numbered and (late or self._over):
                 self._put_back = batch
                 return False
             if self.numbered:

@@ -93,7 +93,7 @@ def resolve(options: ConnectionOptions, environment: Mapping[str, str] = os.envi
             for name, text in (
                 ("keyFile", options.key_file),
                 ("keyEnv", options.key_env),
-                ("key", key),
+                ("accessKey", key),
             )
             if text is not None
         )

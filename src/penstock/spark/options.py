@@ -28,9 +28,11 @@ MAX_OFFSET: Final = (1 << 63) - 1
 # What the broker takes as a name.
 MAX_NAME_BYTES: Final = 249
 
+# accessKey, not key: Spark shows options in plans and event logs, except those whose name looks like a
+# secret to it (spark.redaction.regex).
 _COMMON: Final = (
-    "server", "key", "keyFile", "keyEnv", "tls", "tlsCaFile", "tlsCertificateFile", "tlsKeyFile",
-    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "server", "accessKey", "keyFile", "keyEnv", "tls", "tlsCaFile", "tlsCertificateFile",
+    "tlsKeyFile", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 _BATCH_READ: Final = (
     "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
@@ -287,6 +289,8 @@ class _Given:
 def _check_name(name: str, *, reading: bool, without: str | None) -> None:
     if name in _OF_SPARK:
         return
+    if name == "key":
+        raise OptionError(name, "is called accessKey: a name that Spark hides")
     usable: tuple[str, ...] = _COMMON
     for kind, names in _KINDS.items():
         if ("read" in kind) == reading and kind != without:
@@ -310,7 +314,7 @@ def _connection(options: _Given) -> ConnectionOptions:
         raise OptionError("server", "is missing: the Flight address, host:port")
     if not re.fullmatch(r"[^\s/]+", server):
         raise OptionError("server", f"{server!r} is no address host:port")
-    keys = [name for name in ("key", "keyFile", "keyEnv") if options.has(name)]
+    keys = [name for name in ("accessKey", "keyFile", "keyEnv") if options.has(name)]
     if len(keys) > 1:
         raise OptionError(keys[1], f"cannot stand together with {keys[0]}")
     certificate, private = options.text("tlsCertificateFile"), options.text("tlsKeyFile")
@@ -322,7 +326,7 @@ def _connection(options: _Given) -> ConnectionOptions:
         raise OptionError("tls", f"false contradicts {files[0]}")
     return ConnectionOptions(
         server=server,
-        key=options.text("key"),
+        key=options.text("accessKey"),
         key_file=options.text("keyFile"),
         key_env=options.text("keyEnv"),
         tls=options.flag("tls", bool(files)),
