@@ -56,8 +56,10 @@ def main() -> None:
     ]
 
     def watch() -> None:
-        spark.streams.awaitAnyTermination()
-        os._exit(1)
+        try:
+            spark.streams.awaitAnyTermination()
+        finally:  # it raises what a query failed with: the job fails with it, and is started again
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
     sys.stdin.readline()
