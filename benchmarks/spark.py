@@ -45,12 +45,14 @@ def tables(quick: bool) -> Iterator[Table]:
 
 def speed(bench: Bench, rows: int, rounds: int) -> Table:
     bench.topic("bench", rows, VALUE_BYTES)
+    # As many tasks in both: each costs Spark the same.
     control = bench.control(rows, VALUE_BYTES, TASKS)
+    reading = bench.reading("bench", minPartitions=TASKS)
     found = interleaved(
         {
-            "warm": lambda: seconds(lambda: consume(bench.reading("bench"))),
+            "warm": lambda: seconds(lambda: consume(reading)),
             "control": lambda: rows / seconds(lambda: consume(control)),
-            "read": lambda: rows / seconds(lambda: consume(bench.reading("bench"))),
+            "read": lambda: rows / seconds(lambda: consume(reading)),
             "write": lambda: rows / seconds(lambda: bench.write(control, "out")),
         },
         rounds,
@@ -66,10 +68,11 @@ def wide(bench: Bench, rows: int, rounds: int) -> Table:
     bench.topic("wide", rows, WIDE_BYTES)
     megabytes = rows * WIDE_BYTES / 1e6
     control = bench.control(rows, WIDE_BYTES, TASKS)
+    reading = bench.reading("wide", minPartitions=TASKS)
     found = interleaved(
         {
             "control": lambda: megabytes / seconds(lambda: consume(control)),
-            "read": lambda: megabytes / seconds(lambda: consume(bench.reading("wide"))),
+            "read": lambda: megabytes / seconds(lambda: consume(reading)),
             "write": lambda: megabytes / seconds(lambda: bench.write(control, "wide-out")),
         },
         rounds,

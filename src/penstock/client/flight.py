@@ -214,11 +214,11 @@ class FlightClient:
         return pa.RecordBatchReader.from_batches(schema, self._batches(tickets, what))
 
     def stream(
-        self, topic: str, partition: int, start: int, end: int, *, headers: bool = False
+        self, topic: str, partition: int, start: int, end: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """The records of one range as the server sends them; asks nothing beforehand."""
         query = {"topic": topic, "partition": partition, "start": start, "end": end}
-        ticket = flight.Ticket(json.dumps({**query, "headers": headers}).encode())
+        ticket = flight.Ticket(json.dumps({**query, "columns": list(columns)}).encode())
         return self._batches([ticket], f"reading topic {topic!r}")
 
     def _batches(self, tickets: list[flight.Ticket], what: str) -> Iterator[pa.RecordBatch]:

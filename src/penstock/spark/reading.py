@@ -1,10 +1,12 @@
-"""What a reading task does: record batches of one range, from the server to Spark as they are.
+"""What a reading task does: record batches of one range, from the server to Spark.
 
-The same range gives the same rows however often it is read. A lost connection is opened again, and
-reading goes on behind the last row that was handed on.
+Columns that have one value for the whole range are made here and do not come over the wire. The same
+range gives the same rows however often it is read. A lost connection is opened again, and reading goes
+on behind the last row that was handed on.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from penstock.client.errors import PASSING, NotFound, Refused
@@ -19,12 +21,19 @@ if TYPE_CHECKING:
 
 # In the broker's table of errors.
 OFFSET_OUT_OF_RANGE: Final = 6
+# What the server is asked for; the others are the same in every row.
+SENT: Final = ("key", "value", "offset", "timestamp")
+# The broker's time of storing, as Kafka numbers it.
+TIMESTAMP_TYPE: Final = 1
+# Rows of a constant column that is kept: as many as a batch of the server has, or more.
+KEPT_ROWS: Final = 65_536
 
 
 def read_range(
     connection: Connection, wanted: Range, *, headers: bool, fail_on_data_loss: bool
 ) -> "Iterator[pa.RecordBatch]":
     """Raises DataLost when a part of the range is gone, or leaves it out, as told."""
+    columns = (*SENT, "headers") if headers else SENT
     offset = wanted.start
     attempt = 0
     while offset < wanted.end:
@@ -33,11 +42,9 @@ def read_range(
             offset, end = _still_there(client, wanted, offset, fail_on_data_loss)
             if offset == end:
                 return
-            for batch in client.stream(
-                wanted.topic, wanted.partition, offset, end, headers=headers
-            ):
+            for batch in client.stream(wanted.topic, wanted.partition, offset, end, columns):
                 if batch.num_rows:
-                    yield batch
+                    yield _completed(batch, wanted)
                     offset = batch.column("offset")[-1].as_py() + 1
                     attempt = 0
             return
@@ -51,6 +58,37 @@ def read_range(
                 raise
             connection.pause(attempt, error)
             attempt += 1
+
+
+def _completed(batch: "pa.RecordBatch", wanted: Range) -> "pa.RecordBatch":
+    """With all columns, in the order of the schema."""
+    import pyarrow as pa
+
+    rows = batch.num_rows
+    key, value, offset, timestamp, *headers = batch.columns
+    columns = {
+        "key": key,
+        "value": value,
+        "topic": _constant(wanted.topic, pa.string(), rows),
+        "partition": _constant(wanted.partition, pa.int32(), rows),
+        "offset": offset,
+        "timestamp": timestamp,
+        "timestampType": _constant(TIMESTAMP_TYPE, pa.int32(), rows),
+    }
+    if headers:
+        columns["headers"] = headers[0]
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def _constant(value: str | int, kind: "pa.DataType", rows: int) -> "pa.Array":
+    return _kept(value, kind, -(-rows // KEPT_ROWS) * KEPT_ROWS).slice(0, rows)
+
+
+@lru_cache(maxsize=8)  # a worker reads a partition after the other
+def _kept(value: str | int, kind: "pa.DataType", rows: int) -> "pa.Array":
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _still_there(
