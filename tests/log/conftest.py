@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.engines import Opener
+from kit.engines import Opener, make
 from kit.faulty_files import FaultyFiles
 
 from penstock.log import retries
@@ -39,3 +39,12 @@ def opened(tmp_path: Path, files: FaultyFiles) -> Iterator[Opener]:
     files.clear()
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture
+def engine(opened: Opener) -> EmbeddedEngine:
+    """With topic a of two partitions and topic b of one: what tests of transactions write to."""
+    engine = opened()
+    make(engine, "a", 2)
+    make(engine, "b")
+    return engine

@@ -30,15 +30,6 @@ from penstock.log.errors import (
     UnknownTopic,
 )
 
-
-@pytest.fixture
-def engine(opened: Opener) -> EmbeddedEngine:
-    engine = opened()
-    make(engine, "a", 2)
-    make(engine, "b")
-    return engine
-
-
 # --- disks that fail -------------------------------------------------------------------------------
 
 

@@ -30,15 +30,6 @@ from penstock.log.errors import (
 )
 from penstock.log.metadata_errors import MetadataError
 
-
-@pytest.fixture
-def engine(opened: Opener) -> EmbeddedEngine:
-    engine = opened()
-    make(engine, "a", 2)
-    make(engine, "b")
-    return engine
-
-
 # --- at the same time ------------------------------------------------------------------------------
 
 

@@ -34,14 +34,6 @@ from penstock.log.errors import (
 )
 
 
-@pytest.fixture
-def engine(opened: Opener) -> EmbeddedEngine:
-    engine = opened()
-    make(engine, "a", 2)
-    make(engine, "b")
-    return engine
-
-
 def full(files: FaultyFiles, suffix: str = ".log") -> None:
     files.fail("write", errno.ENOSPC, times=None, suffix=suffix)
 

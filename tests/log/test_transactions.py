@@ -31,15 +31,6 @@ from penstock.log.errors import (
 )
 from penstock.log.transactions import DEFAULT_MEMORY_US
 
-
-@pytest.fixture
-def engine(opened: Opener) -> EmbeddedEngine:
-    engine = opened()
-    make(engine, "a", 2)
-    make(engine, "b")
-    return engine
-
-
 # --- the plain way ---------------------------------------------------------------------------------
 
 
