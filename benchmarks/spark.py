@@ -38,7 +38,7 @@ def tables(quick: bool) -> Iterator[Table]:
     with scratch((1 if quick else 24) * GIB) as path, running(path) as bench:
         yield speed(bench, rows, rounds)
         yield wide(bench, 50_000 if quick else 2_000_000, rounds)
-        yield by_partitions(bench, rows // 2, rounds)
+        yield by_partitions(bench, rows, rounds)
         yield micro_batches(bench)
         yield from by_rows(bench, rows // 10, rows * 5)
 
@@ -86,18 +86,20 @@ def wide(bench: Bench, rows: int, rounds: int) -> Table:
 
 
 def by_partitions(bench: Bench, rows: int, rounds: int) -> Table:
-    """As many rows in more partitions: Spark makes a task of each, the control has as many tasks."""
+    """As many rows in more partitions. The control has as many tasks as the reading makes of them."""
     calls: dict[str, Callable[[], float]] = {}
+    tasks: dict[int, int] = {}
     for count in PARTITIONS:
         bench.topic(f"split-{count}", rows, VALUE_BYTES, count)
         frame = bench.reading(f"split-{count}")
-        control = bench.control(rows, VALUE_BYTES, max(count, TASKS))
+        tasks[count] = frame.rdd.getNumPartitions()
+        control = bench.control(rows, VALUE_BYTES, tasks[count])
         calls[f"control {count}"] = lambda frame=control: seconds(lambda: consume(frame))  # type: ignore[misc]  # bound now
         calls[f"read {count}"] = lambda frame=frame: seconds(lambda: consume(frame))  # type: ignore[misc]  # bound now
     found = {name: took_s / rows * 1e9 for name, took_s in interleaved(calls, rounds).items()}
     table = Table(f"Spark, cost of a row by partitions, {rows:,} rows")
     for count in PARTITIONS:
-        table.add(f"control, {max(count, TASKS)} tasks", found[f"control {count}"], "ns")
+        table.add(f"control, {tasks[count]} tasks", found[f"control {count}"], "ns")
         table.compare(f"read {count} partitions", found[f"read {count}"], "ns", found["read 1"], 0)
     most = max(found[f"read {count}"] for count in PARTITIONS)
     table.at_most("dearest against one partition", most, "ns", found["read 1"], FLAT)

@@ -86,17 +86,23 @@ def test_times(
 
 @pytest.mark.parametrize(
     ("given", "tasks"),
-    [({}, 2), ({"minPartitions": 5}, 5), ({"maxRecordsPerPartition": 3}, 7)],
+    [
+        # Small partitions share a task, unless somebody asks for tasks.
+        ({}, 1),
+        ({"minPartitions": 1}, 2),
+        ({"minPartitions": 5}, 6),
+        ({"maxRecordsPerPartition": 3}, 8),
+    ],
 )
 def test_tasks(load: Load, make: Make, topic: str, given: dict[str, int], tasks: int) -> None:
     from pyspark.sql.functions import spark_partition_id
 
     make(topic, numbers(0, 10), numbers(10, 20))
     frame = load(subscribe=topic, **given)
+    places = [(row.partition, row.offset) for row in frame.collect()]
+    assert places == [(number, offset) for number in (0, 1) for offset in range(10)]
     assert values(frame) == numbers(0, 20)
-    assert frame.select(spark_partition_id().alias("p")).distinct().count() == (
-        8 if given.get("maxRecordsPerPartition") else tasks if not given else 6
-    )
+    assert frame.select(spark_partition_id().alias("p")).distinct().count() == tasks
 
 
 def test_the_end_is_fixed_when_the_read_is_planned(

@@ -18,7 +18,15 @@ from penstock.spark.progress import (
     ranges_between,
     waiting,
 )
-from penstock.spark.ranges import SPLIT_RECORDS, Range, share, split
+from penstock.spark.ranges import (
+    SHARED_RECORDS,
+    SHARED_TASKS,
+    SPLIT_BYTES,
+    SPLIT_RECORDS,
+    Range,
+    divide,
+    share,
+)
 
 sizes = st.dictionaries(st.integers(0, 20), st.integers(0, 10**12), max_size=8)
 
@@ -32,36 +40,87 @@ def test_a_limit_is_given_out_in_full(limit: int, waits: dict[int, int]) -> None
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 5000)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50_000)), max_size=6),
     st.none() | st.integers(1, 50),
     st.none() | st.integers(1, 900),
+    st.integers(0, 1 << 24),
 )
-def test_pieces_are_the_whole(
-    bounds: list[tuple[int, int]], least: int | None, most: int | None
+def test_the_tasks_are_the_whole(
+    bounds: list[tuple[int, int]], least: int | None, most: int | None, record_bytes: int
 ) -> None:
-    whole = [Range("t", number, a, a + size, 1) for number, (a, size) in enumerate(bounds)]
-    pieces = split(whole, least, most)
+    whole = [
+        Range("t", number, a, a + size, 1, record_bytes) for number, (a, size) in enumerate(bounds)
+    ]
+    tasks = divide(whole, least, most)
+    pieces = [piece for task in tasks for piece in task]
+    found = [(one.partition, one.start) for one in pieces]
+    assert found == sorted(found)
     for one in whole:
         mine = [piece for piece in pieces if piece.partition == one.partition]
-        found = [offset for piece in mine for offset in range(piece.start, piece.end)]
-        assert found == list(range(one.start, one.end))
-    assert all(len(piece) > 0 for piece in pieces)
+        edges = [mine[0].start, *(piece.end for piece in mine)] if mine else []
+        assert edges == ([one.start, *(piece.start for piece in mine[1:]), one.end] if mine else [])
+        assert bool(mine) == (one.start < one.end)
+    assert all(len(piece) > 0 for piece in pieces) and all(tasks)
     if most is not None:
         assert all(len(piece) <= most for piece in pieces)
     if least is not None:
-        assert len(pieces) >= min(least, sum(len(one) for one in whole))
+        assert len(tasks) >= min(least, sum(len(one) for one in whole))
+    if least is not None or most is not None:
+        assert all(len(task) == 1 for task in tasks)
 
 
 @pytest.mark.parametrize(("least", "most"), [(None, None), (3, None), (None, 2)])
 def test_an_end_before_its_beginning_is_nothing(least: int | None, most: int | None) -> None:
-    assert split([Range("t", 0, 7, 5, 1)], least, most) == []
+    assert divide([Range("t", 0, 7, 5, 1)], least, most) == []
 
 
-def test_large_ranges_are_cut_by_themselves() -> None:
-    def cut(size: int) -> int:
-        return len(split([Range("t", 0, 0, size, 1)], None, None))
+@pytest.mark.parametrize(
+    ("records", "record_bytes", "tasks"),
+    [
+        (1, 0, 1),
+        (2 * SPLIT_RECORDS - 1, 0, 1),
+        (5 * SPLIT_RECORDS, 0, 5),
+        (5 * SPLIT_RECORDS, SPLIT_BYTES // SPLIT_RECORDS, 5),
+        (1024, SPLIT_BYTES // 128, 8),
+        (2, 10 * SPLIT_BYTES, 2),
+    ],
+)
+def test_large_ranges_are_cut_by_themselves(records: int, record_bytes: int, tasks: int) -> None:
+    found = divide([Range("t", 0, 0, records, 1, record_bytes)], None, None)
+    assert [len(task) for task in found] == [1] * tasks
 
-    assert [cut(1), cut(2 * SPLIT_RECORDS - 1), cut(5 * SPLIT_RECORDS)] == [1, 1, 5]
+
+@pytest.mark.parametrize(
+    ("partitions", "records", "record_bytes", "tasks"),
+    [
+        (64, 1, 0, 1),
+        (64, SHARED_RECORDS // 8, 0, 8),
+        (64, 200_000, 0, SHARED_TASKS),
+        (SHARED_TASKS, 200_000, 0, SHARED_TASKS),
+        (SHARED_TASKS - 1, 200_000, 0, SHARED_TASKS - 1),
+        (64, SPLIT_RECORDS // 2, 0, 32),
+        (64, 8, SPLIT_BYTES // 16, 32),
+        (3, 5 * SPLIT_RECORDS, 0, 15),
+    ],
+)
+def test_small_ranges_share_a_task(
+    partitions: int, records: int, record_bytes: int, tasks: int
+) -> None:
+    whole = [Range("t", number, 0, records, 1, record_bytes) for number in range(partitions)]
+    found = divide(whole, None, None)
+    sizes = {len(task) for task in found}
+    assert (len(found), max(sizes) - min(sizes)) == (tasks, 0)
+
+
+@given(st.lists(st.integers(1, 3 * SPLIT_RECORDS), min_size=1, max_size=80))
+def test_no_task_is_much_larger_than_the_others(sizes: list[int]) -> None:
+    whole = [Range("t", number, 0, size, 1) for number, size in enumerate(sizes)]
+    tasks = divide(whole, None, None)
+    fair = max(sum(sizes) // SHARED_TASKS, SHARED_RECORDS)
+    for task in tasks:
+        # A piece is not cut to fit: the first and the last may stand out by a half each.
+        most = 2 * min(fair, SPLIT_RECORDS) + len(task[0]) // 2 + len(task[-1]) // 2
+        assert sum(len(piece) for piece in task) <= max(most, len(task[0]))
 
 
 def progress(created_us: int = 1, **partitions: int) -> Progress:

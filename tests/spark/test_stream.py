@@ -288,7 +288,8 @@ def test_the_beginning_stays(
     anew = again.initialOffset()
     assert (offset_of(anew, topic), offset_of(end, topic)) == (10, 8)
     for reader, begin in ((one, start), (again, anew)):
-        (piece,) = reader.partitions(begin, end)
-        assert (piece.value.start, piece.value.end) == (5, 8)
+        (task,) = reader.partitions(begin, end)
+        (piece,) = task.value
+        assert (piece.start, piece.end) == (5, 8)
     # The next batch is like all others.
     assert "began" in end and "began" not in one.latestOffset()

@@ -49,11 +49,13 @@ _RECONNECT: Final = [
 @dataclass(frozen=True, slots=True)
 class Topic:
     """`created_us` tells a topic from an older one of the same name. `bounds`: of each partition the
-    first offset kept, and the one behind the last."""
+    first offset kept, and the one behind the last. `record_bytes`: what a record takes on the server's
+    disk, on average."""
 
     name: str
     created_us: int
     bounds: tuple[tuple[int, int], ...]
+    record_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ class FlightClient:
         """The offsets of all partitions, and which topic of this name it is."""
         found = self.action("offsets", topic=topic)
         bounds = tuple((one["earliest"], one["latest"]) for one in found["partitions"])
-        return Topic(topic, found["created_us"], bounds)
+        records = sum(latest - earliest for earliest, latest in bounds)
+        size_bytes = sum(one["bytes"] for one in found["partitions"])
+        return Topic(topic, found["created_us"], bounds, size_bytes // max(records, 1))
 
     def offsets_at(self, topic: str, time_us: int, partitions: Sequence[int]) -> dict[int, int]:
         """By partition the first offset at this time or later; the latest where there is none."""

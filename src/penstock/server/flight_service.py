@@ -270,7 +270,12 @@ def _offsets(link: BrokerLink, who: Principal, body: TopicBody) -> object:
         "topic": body.topic,
         "created_us": facts.created_us,
         "partitions": [
-            {"partition": number, "earliest": one.earliest, "latest": one.latest}
+            {
+                "partition": number,
+                "earliest": one.earliest,
+                "latest": one.latest,
+                "bytes": one.size_bytes,
+            }
             for number, one in enumerate(facts.partitions)
         ],
     }

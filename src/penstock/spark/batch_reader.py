@@ -8,8 +8,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.spark.connection import Connection
 from penstock.spark.options import ReadOptions
 from penstock.spark.positions import beginning, ending, look
-from penstock.spark.ranges import Range, split
-from penstock.spark.reading import read_range
+from penstock.spark.ranges import Range, divide
+from penstock.spark.reading import read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,15 +27,15 @@ class PenstockReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         ranges = self._connection.call(lambda client: plan(client, options))
-        pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
-        return [InputPartition(piece) for piece in pieces]
+        tasks = divide(ranges, options.min_partitions, options.max_records_per_partition)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         # Spark makes a partition of its own where there is none to read, before 4.2 without an object.
         wanted: Any = None if partition is None else partition.value
         if wanted is None:
             return iter(())
-        return read_range(
+        return read_ranges(
             self._connection,
             wanted,
             headers=self._options.include_headers,
@@ -49,7 +49,14 @@ def plan(client: "FlightClient", options: ReadOptions) -> list[Range]:
     starts = beginning(client, states, options)
     ends = ending(client, states, options)
     return [
-        Range(topic, partition, starts[topic][partition], ends[topic][partition], state.created_us)
+        Range(
+            topic,
+            partition,
+            starts[topic][partition],
+            ends[topic][partition],
+            state.created_us,
+            state.record_bytes,
+        )
         for topic, state in states.items()
         for partition in state.bounds
     ]

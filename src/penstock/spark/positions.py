@@ -29,10 +29,14 @@ class DataLost(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """The selected partitions of a topic: the first offset kept, and the one behind the last."""
+    """The selected partitions of a topic: the first offset kept, and the one behind the last.
+
+    `record_bytes` is the average of all its records.
+    """
 
     created_us: int
     bounds: dict[int, tuple[int, int]]
+    record_bytes: int = 0
 
     @property
     def earliest(self) -> dict[int, int]:
@@ -71,7 +75,8 @@ def look(client: "FlightClient", selection: Selection, *, missing_ok: bool = Fal
             text = f"topic {topic!r} has {len(found.bounds)} partitions, not {numbers[-1] + 1}"
             raise OptionError("assign", text)
         wanted = range(len(found.bounds)) if numbers is None else numbers
-        states[topic] = TopicState(found.created_us, {one: found.bounds[one] for one in wanted})
+        bounds = {one: found.bounds[one] for one in wanted}
+        states[topic] = TopicState(found.created_us, bounds, found.record_bytes)
     return states
 
 

@@ -154,7 +154,9 @@ def ranges_between(
                     place = f"new partition {partition} of topic {topic!r}"
                     raise DataLost(f"{place} begins at offset {first}, not 0")
             if first < last:
-                found.append(Range(topic, partition, first, last, one.created_us))
+                found.append(
+                    Range(topic, partition, first, last, one.created_us, state.record_bytes)
+                )
     return found
 
 

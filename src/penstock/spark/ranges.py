@@ -1,28 +1,47 @@
-"""Ranges of offsets: how a limit is shared among them, and how they are cut for parallel tasks. Pure."""
+"""Ranges of offsets: how a limit is shared among them, and which task reads which of them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-# Without minPartitions and maxRecordsPerPartition: a task of this size is seconds of work, and a topic
-# with one partition still keeps all cores busy. Ranges up to twice of it stay whole.
+# Without minPartitions and maxRecordsPerPartition: a task of this size is a second of work or less, and a
+# topic with one partition still keeps all cores busy. Ranges up to twice of it stay whole.
 SPLIT_RECORDS: Final = 1_000_000
+SPLIT_BYTES: Final = 256 << 20
+# A task costs Spark some 70 ms of a core before its first row, so small ranges share one. As long as there
+# are this many tasks, or more ...
+SHARED_TASKS: Final = 16
+# ... and down to this size, where the rows cost less than the task.
+SHARED_RECORDS: Final = 10_000
 
 K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records of one partition from `start` up to `end`, which is not part of it."""
+    """Records of one partition from `start` up to `end`, which is not part of it.
+
+    `record_bytes` is what a record of its topic takes on average, for how the work is divided.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     created_us: int
+    record_bytes: int = 0
 
     def __len__(self) -> int:
         return self.end - self.start
+
+    @property
+    def work(self) -> int:
+        """In records; large ones count as several."""
+        return max(len(self), len(self) * self.record_bytes * SPLIT_RECORDS // SPLIT_BYTES)
+
+
+# What a task reads, one after the other.
+Ranges = tuple[Range, ...]
 
 
 def share(limit: int, sizes: Mapping[K, int]) -> dict[K, int]:
@@ -42,14 +61,19 @@ def share(limit: int, sizes: Mapping[K, int]) -> dict[K, int]:
     return shares
 
 
-def split(
+def divide(
     ranges: Sequence[Range], min_partitions: int | None, max_records: int | None
-) -> list[Range]:
-    """Cuts ranges into pieces of about equal size, in the same order. Empty ranges vanish."""
+) -> list[Ranges]:
+    """The tasks for these ranges, in the same order. Empty ranges vanish.
+
+    Who asks for a number of tasks or their size gets pieces, each a task of its own. Who does not gets
+    large ranges in pieces and small ones together.
+    """
     # Options may put an end before its beginning: that is nothing to read.
     ranges = [one for one in ranges if one.start < one.end]
     if min_partitions is None and max_records is None:
-        return [piece for one in ranges for piece in _cut(one, max(1, len(one) // SPLIT_RECORDS))]
+        counts = [min(max(1, one.work // SPLIT_RECORDS), len(one)) for one in ranges]
+        return _together(_pieces(ranges, counts))
     counts = [1 if max_records is None else -(-len(one) // max_records) for one in ranges]
     if min_partitions is not None and ranges:
         total = sum(len(one) for one in ranges)
@@ -57,7 +81,25 @@ def split(
             # Rounded up: together they are never fewer than asked for, while there are records.
             wanted = -(-len(one) * min_partitions // total)
             counts[number] = max(counts[number], min(wanted, len(one)))
+    return [(piece,) for piece in _pieces(ranges, counts)]
+
+
+def _pieces(ranges: Sequence[Range], counts: Sequence[int]) -> list[Range]:
     return [piece for one, count in zip(ranges, counts, strict=True) for piece in _cut(one, count)]
+
+
+def _together(pieces: Sequence[Range]) -> list[Ranges]:
+    """Pieces end to end, and equal tasks beside them: a piece is of the task where its middle is."""
+    total = sum(one.work for one in pieces)
+    size = min(max(total // SHARED_TASKS, SHARED_RECORDS), SPLIT_RECORDS)
+    count = max(1, total // size)
+    tasks: dict[int, list[Range]] = {}
+    before = 0
+    for one in pieces:
+        task = (2 * before + one.work) * count // (2 * total)
+        tasks.setdefault(task, []).append(one)
+        before += one.work
+    return [tuple(one) for one in tasks.values()]
 
 
 def _cut(whole: Range, count: int) -> list[Range]:

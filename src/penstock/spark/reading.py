@@ -1,4 +1,4 @@
-"""What a reading task does: record batches of one range, from the server to Spark.
+"""What a reading task does: record batches of its ranges, from the server to Spark.
 
 Columns that have one value for the whole range are made here and do not come over the wire. The same
 range gives the same rows however often it is read. A lost connection is opened again, and reading goes
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.client.errors import PASSING, NotFound, Refused
 from penstock.spark.connection import Connection
 from penstock.spark.positions import DataLost
-from penstock.spark.ranges import Range
+from penstock.spark.ranges import Range, Ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,10 +29,17 @@ TIMESTAMP_TYPE: Final = 1
 KEPT_ROWS: Final = 65_536
 
 
-def read_range(
-    connection: Connection, wanted: Range, *, headers: bool, fail_on_data_loss: bool
+def read_ranges(
+    connection: Connection, wanted: Ranges, *, headers: bool, fail_on_data_loss: bool
 ) -> "Iterator[pa.RecordBatch]":
-    """Raises DataLost when a part of the range is gone, or leaves it out, as told."""
+    """Raises DataLost when a part of a range is gone, or leaves it out, as told."""
+    for one in wanted:
+        yield from _read_range(connection, one, headers, fail_on_data_loss)
+
+
+def _read_range(
+    connection: Connection, wanted: Range, headers: bool, fail_on_data_loss: bool
+) -> "Iterator[pa.RecordBatch]":
     columns = (*SENT, "headers") if headers else SENT
     offset = wanted.start
     attempt = 0

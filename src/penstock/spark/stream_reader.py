@@ -28,8 +28,8 @@ from penstock.spark.progress import (
     ranges_between,
     waiting,
 )
-from penstock.spark.ranges import split
-from penstock.spark.reading import read_range
+from penstock.spark.ranges import divide
+from penstock.spark.reading import read_ranges
 from penstock.spark.versions import SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -150,12 +150,12 @@ class UnguidedStreamReader(DataSourceStreamReader):
         options = self._options
         states = self._look()
         ranges = ranges_between(begin, last, states, options.fail_on_data_loss)
-        pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
-        return [InputPartition(piece) for piece in pieces]
+        tasks = divide(ranges, options.min_partitions, options.max_records_per_partition)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         wanted: Any = partition.value
-        return read_range(
+        return read_ranges(
             self._connection,
             wanted,
             headers=self._options.include_headers,
