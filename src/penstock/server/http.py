@@ -28,6 +28,7 @@ from penstock.broker.access import Principal
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.server.api import Api
 from penstock.server.api_types import GroupReset, KeyRequest, TopicChange, TopicRequest
+from penstock.server.http_protocol import TimedProtocol
 from penstock.server.metrics import CONTENT_TYPE, Metrics
 
 # Requests are small: names, settings, offsets.
@@ -290,7 +291,7 @@ class HttpListener:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         config = uvicorn.Config(
             app.app,
-            http="h11",
+            http=TimedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
