@@ -1,4 +1,4 @@
-"""Strangers with pyarrow alone, against a server process: whatever they send, each hears one clear error,
+"""Peers with pyarrow alone, against a server process: whatever they send, each hears one clear error,
 and the server says nothing in its log."""
 
 import re
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kit.flight_client import FLIGHT
-from kit.flight_raw import Stranger
+from kit.flight_peer import Peer
 from kit.watched_server import Watched
 from pyarrow import flight
 
@@ -18,14 +18,14 @@ MIB = 1024 * 1024
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     with Watched(tmp_path_factory.mktemp("abuse") / "data", FLIGHT) as watched:
-        with Stranger(watched.port) as peer:
+        with Peer(watched.port) as peer:
             peer.put({"topic": "t", "create": True}, rows(value=pa.array([b"a", b"b"])))
         yield watched
 
 
 @pytest.fixture
-def peer(watched: Watched) -> Iterator[Stranger]:
-    with Stranger(watched.port) as peer:
+def peer(watched: Watched) -> Iterator[Peer]:
+    with Peer(watched.port) as peer:
         yield peer
 
 
@@ -69,7 +69,7 @@ def heard(caught: "pytest.ExceptionInfo[Exception]") -> str:
     ],
 )
 @pytest.mark.parametrize("where", ["ticket", "command"])
-def test_tickets_and_commands(peer: Stranger, where: str, content: bytes, words: str) -> None:
+def test_tickets_and_commands(peer: Peer, where: str, content: bytes, words: str) -> None:
     call = peer.get if where == "ticket" else peer.describe
     with pytest.raises((pa.ArrowInvalid, pa.ArrowKeyError)) as caught:
         call(content)
@@ -94,21 +94,21 @@ def test_tickets_and_commands(peer: Stranger, where: str, content: bytes, words:
         ("commit", b'{"name":"x","tasks":[1.5]}', "Expected `int`, got `float`"),
     ],
 )
-def test_actions(peer: Stranger, kind: str, body: bytes, words: str) -> None:
+def test_actions(peer: Peer, kind: str, body: bytes, words: str) -> None:
     with pytest.raises(pa.ArrowInvalid) as caught:
         peer.act(kind, body)
     text = heard(caught)
     assert text.startswith("19 INVALID_REQUEST: ") and words in text
 
 
-def test_patterns(peer: Stranger) -> None:
+def test_patterns(peer: Peer) -> None:
     listed = list(peer.client.list_flights(b"\xff[[[", peer.options))
     assert listed == []
     with pytest.raises(pa.ArrowInvalid, match=r"^19 INVALID_REQUEST: a pattern of 5000000 bytes"):
         list(peer.client.list_flights(b"*" * 5_000_000, peer.options))
 
 
-def test_an_exchange(peer: Stranger) -> None:
+def test_an_exchange(peer: Peer) -> None:
     chosen = flight.FlightDescriptor.for_command(b"{}")
     writer, reader = peer.client.do_exchange(chosen, peer.options)
     with pytest.raises(pa.ArrowInvalid, match=r"^19 INVALID_REQUEST: there is no DoExchange"):
@@ -139,7 +139,7 @@ def run_ends() -> pa.Array:
     ids=lambda column: str(column.type),
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["value", "key"])
-def test_columns_that_are_no_bytes(peer: Stranger, column: pa.Array, name: str) -> None:
+def test_columns_that_are_no_bytes(peer: Peer, column: pa.Array, name: str) -> None:
     columns = {"value": TWO, name: column}
     with pytest.raises(pa.ArrowInvalid) as caught:
         peer.put({"topic": "t"}, rows(**columns))
@@ -161,7 +161,7 @@ def test_columns_that_are_no_bytes(peer: Stranger, column: pa.Array, name: str) 
     ],
     ids=lambda column: str(column.type),
 )
-def test_headers_of_another_kind(peer: Stranger, headers: pa.Array) -> None:
+def test_headers_of_another_kind(peer: Peer, headers: pa.Array) -> None:
     """None of them is stored with empty names, say."""
     with pytest.raises(pa.ArrowInvalid) as caught:
         peer.put({"topic": "t"}, rows(value=TWO, headers=headers))
@@ -185,7 +185,7 @@ def test_headers_of_another_kind(peer: Stranger, headers: pa.Array) -> None:
 )  # fmt: skip
 def test_all_kinds_of_bytes(
     request: pytest.FixtureRequest,
-    peer: Stranger,
+    peer: Peer,
     columns: dict[str, pa.Array],
     values: list[bytes],
     keys: list[bytes | None],
@@ -209,7 +209,7 @@ def test_all_kinds_of_bytes(
     ids=lambda column: str(column.type),
 )  # fmt: skip
 def test_all_kinds_of_headers(
-    request: pytest.FixtureRequest, peer: Stranger, headers: pa.Array
+    request: pytest.FixtureRequest, peer: Peer, headers: pa.Array
 ) -> None:
     topic = request.node.name.replace("<", "(")
     peer.put({"topic": topic, "create": True}, rows(value=TWO, headers=headers))
@@ -217,16 +217,16 @@ def test_all_kinds_of_headers(
     assert found["headers"].to_pylist() == [[{"key": "h", "value": b"1"}], None]
 
 
-def without_columns(peer: Stranger) -> None:
+def without_columns(peer: Peer) -> None:
     peer.put({"topic": "t"}, pa.record_batch([], names=[]))
 
 
-def with_a_path_of_two(peer: Stranger) -> None:
+def with_a_path_of_two(peer: Peer) -> None:
     chosen = flight.FlightDescriptor.for_path("a", "b")
     peer.client.do_put(chosen, rows(value=TWO).schema, peer.options)[0].close()
 
 
-def with_a_bomb(peer: Stranger) -> None:
+def with_a_bomb(peer: Peer) -> None:
     """A gigabyte in a megabyte."""
     packed = pa.DictionaryArray.from_arrays(
         pa.array([0] * 1000, pa.int16()), pa.array([bytes(MIB)])
@@ -255,9 +255,7 @@ def with_a_bomb(peer: Stranger) -> None:
          "19 INVALID_REQUEST: command: Expected `int` >= 0"),
     ],
 )  # fmt: skip
-def test_writes_that_are_refused(
-    peer: Stranger, put: Callable[[Stranger], None], words: str
-) -> None:
+def test_writes_that_are_refused(peer: Peer, put: Callable[[Peer], None], words: str) -> None:
     with pytest.raises((pa.ArrowInvalid, pa.ArrowKeyError)) as caught:
         put(peer)
     assert heard(caught).startswith(words)

@@ -1,4 +1,4 @@
-"""Strangers in crowds, that go without a word, and a Flight process that is killed under them."""
+"""Peers in crowds, that go without a word, and a Flight process that is killed under them."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kit.flight_client import FLIGHT
-from kit.flight_raw import Stranger, in_threads
+from kit.flight_peer import Peer, in_threads
 from kit.live_server import WAIT_S, ServerProcess
 from kit.watched_server import Watched, pids_of
 from pyarrow import flight
@@ -25,7 +25,7 @@ TWO = pa.array(["a", "b"])
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     with Watched(tmp_path_factory.mktemp("crowds") / "data", SETTINGS) as watched:
-        with Stranger(watched.port) as peer:
+        with Peer(watched.port) as peer:
             for name in ("t", "long"):
                 peer.put({"topic": name, "create": True}, rows(value=pa.array([b"a", b"b"])))
             for _ in range(16):
@@ -34,8 +34,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def peer(watched: Watched) -> Iterator[Stranger]:
-    with Stranger(watched.port) as peer:
+def peer(watched: Watched) -> Iterator[Peer]:
+    with Peer(watched.port) as peer:
         yield peer
 
 
@@ -47,7 +47,7 @@ def test_two_hundred_at_once(watched: Watched) -> None:
     start = threading.Barrier(PEOPLE, timeout=WAIT_S)
 
     def visit(number: int) -> None:
-        with Stranger(watched.port) as one:
+        with Peer(watched.port) as one:
             start.wait()
             written = one.put({"topic": "t"}, rows(value=pa.array([b"%d" % number])))
             (place,) = (told["base_offset"] for told in written)
@@ -58,7 +58,7 @@ def test_two_hundred_at_once(watched: Watched) -> None:
 
 
 def go_without_a_word(watched: Watched) -> None:
-    with Stranger(watched.port) as one:
+    with Peer(watched.port) as one:
         reader = one.get({"topic": "long"})
         reader.read_chunk()
         writer, answers = one.open_put({"topic": "t"}, rows(value=TWO).schema)
@@ -68,7 +68,7 @@ def go_without_a_word(watched: Watched) -> None:
     del reader, writer, answers
 
 
-def test_nothing_is_left_behind(watched: Watched, peer: Stranger) -> None:
+def test_nothing_is_left_behind(watched: Watched, peer: Peer) -> None:
     """Threads and descriptors of both processes, after a crowd that leaves in the middle."""
     crowd = 25
 
@@ -94,7 +94,7 @@ def test_nothing_is_left_behind(watched: Watched, peer: Stranger) -> None:
     [os.urandom(2000), b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff"],
     ids=["noise", "http 1", "half of http 2"],
 )
-def test_garbage_is_no_flight(watched: Watched, peer: Stranger, content: bytes) -> None:
+def test_garbage_is_no_flight(watched: Watched, peer: Peer, content: bytes) -> None:
     with socket.create_connection(("127.0.0.1", watched.port), timeout=WAIT_S) as plain:
         plain.sendall(content)
     assert peer.act("topics")["topics"]
@@ -106,7 +106,7 @@ def test_garbage_is_no_flight(watched: Watched, peer: Stranger, content: bytes) 
 class Worker:
     """Reads or writes until it cannot any more. `going` is set when it is in the middle of that."""
 
-    def __init__(self, port: int, work: Callable[[Stranger], None]) -> None:
+    def __init__(self, port: int, work: Callable[[Peer], None]) -> None:
         self.going = threading.Event()
         self.failure: BaseException | None = None
         self.rounds = 0
@@ -117,7 +117,7 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            with Stranger(self._port) as peer:
+            with Peer(self._port) as peer:
                 while True:
                     self._work(peer)
                     self.rounds += 1
@@ -132,18 +132,18 @@ class Worker:
         assert not self._thread.is_alive(), "it never heard of the end"
 
 
-def read_all(peer: Stranger) -> None:
+def read_all(peer: Peer) -> None:
     assert peer.get({"topic": "r"}).read_all().num_rows == 8
 
 
-def write_one(peer: Stranger) -> None:
+def write_one(peer: Peer) -> None:
     peer.put({"topic": "w"}, rows(value=TWO))
 
 
 def test_killed_in_the_middle_of_reads_and_writes(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", SETTINGS) as server:
         port = server.ports["flight"]
-        with Stranger(port) as peer:
+        with Peer(port) as peer:
             peer.put({"topic": "r", "create": True}, rows(value=pa.array([bytes(MIB)] * 8)))
             peer.put({"topic": "w", "create": True}, rows(value=TWO))
         confirmed = 2
@@ -158,8 +158,8 @@ def test_killed_in_the_middle_of_reads_and_writes(tmp_path: Path) -> None:
                 assert isinstance(worker.failure, flight.FlightUnavailableError), worker.failure
             confirmed += 2 * sum(worker.rounds for worker in workers[1::2])
             wait_until_it_answers(port)
-            with Stranger(port) as peer:
-                assert len(peer.values("w")) >= confirmed
+            with Peer(port) as peer:
+                assert len(peer.read("w")) >= confirmed
                 read_all(peer)
         assert server.process.stdout is not None
         assert server.stop() == 0
@@ -173,7 +173,7 @@ def wait_until_it_answers(port: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
-            with Stranger(port) as peer:
+            with Peer(port) as peer:
                 peer.act("topics")
             return
         except flight.FlightUnavailableError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kit.flight_client import FLIGHT, connect_to, flight_pid, make, table
-from kit.flight_raw import Stranger, streams, wait_until
+from kit.flight_peer import Peer, streams, wait_until
 from kit.live_server import WAIT_S, LiveServer
 from pyarrow import flight
 
@@ -42,8 +42,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def peer(running: LiveServer) -> Iterator[Stranger]:
-    with Stranger(running.port("flight")) as peer:
+def peer(running: LiveServer) -> Iterator[Peer]:
+    with Peer(running.port("flight")) as peer:
         yield peer
 
 
@@ -51,7 +51,7 @@ def batch(*values: bytes) -> pa.RecordBatch:
     return table(*values).to_batches()[0]
 
 
-def test_reads_at_the_same_time(running: LiveServer, peer: Stranger) -> None:
+def test_reads_at_the_same_time(running: LiveServer, peer: Peer) -> None:
     before = streams(running).reads
     readers = [peer.get({"topic": "long"}) for _ in range(2)]
     for reader in readers:
@@ -73,7 +73,7 @@ def test_reads_at_the_same_time(running: LiveServer, peer: Stranger) -> None:
     wait_until(running, lambda found: found.reads.open == 0)
 
 
-def test_writes_at_the_same_time(running: LiveServer, peer: Stranger) -> None:
+def test_writes_at_the_same_time(running: LiveServer, peer: Peer) -> None:
     schema = batch(b"v").schema
     opened = [peer.open_put({"topic": "t"}, schema) for _ in range(2)]
     for writer, _ in opened:
@@ -98,7 +98,7 @@ def test_writes_at_the_same_time(running: LiveServer, peer: Stranger) -> None:
 def test_peers_that_vanish_make_room(running: LiveServer) -> None:
     """The connection goes in the middle of a stream, without a word."""
     for _ in range(3):
-        with Stranger(running.port("flight")) as gone:
+        with Peer(running.port("flight")) as gone:
             reader = gone.get({"topic": "long"})
             reader.read_chunk()
             writer, answers = gone.open_put({"topic": "t"}, batch(b"v").schema)
@@ -108,12 +108,12 @@ def test_peers_that_vanish_make_room(running: LiveServer) -> None:
         wait_until(running, lambda found: found.reads.open == found.writes.open == 0)
 
 
-def test_a_batch_that_is_too_large(running: LiveServer, peer: Stranger) -> None:
+def test_a_batch_that_is_too_large(running: LiveServer, peer: Peer) -> None:
     make(running, "sizes")
     with pytest.raises(pa.ArrowInvalid, match=r"^7 RECORD_TOO_LARGE: a record batch of \d+ bytes,"):
         peer.put({"topic": "sizes"}, batch(bytes(MIB), bytes(MIB)))
     peer.put({"topic": "sizes"}, batch(bytes(2 * MIB)), batch(*[bytes(1000)] * 1000))
-    assert len(peer.values("sizes")) == 1001
+    assert len(peer.read("sizes")) == 1001
     wait_until(running, lambda found: found.reads.open == found.writes.open == 0)
 
 
@@ -131,9 +131,9 @@ def test_traffic_shows(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "data", LIMITS) as server:
         make(server, "t")
         data = table(*[bytes(100)] * 1000)
-        with Stranger(server.port("flight")) as peer:
+        with Peer(server.port("flight")) as peer:
             peer.put({"topic": "t"}, *data.to_batches())
-            assert len(peer.values("t")) == 1000
+            assert len(peer.read("t")) == 1000
         streams(server)
         assert shown(server, "flight_rows_total", "write") == 1000
         assert shown(server, "flight_bytes_total", "write") == data.nbytes
@@ -153,7 +153,7 @@ def test_traffic_shows(tmp_path: Path) -> None:
             back.set()
 
         host._launch = launch_and_tell  # type: ignore[method-assign]  # to wait for an event
-        with Stranger(server.port("flight")) as peer:
+        with Peer(server.port("flight")) as peer:
             stored = threading.Event()
             server.call(lambda: server.server.engine.watch("t", 0, 1999, stored.set))
             writer, _ = peer.open_put({"topic": "t"}, data.schema)
@@ -163,8 +163,8 @@ def test_traffic_shows(tmp_path: Path) -> None:
             os.kill(flight_pid(server), signal.SIGKILL)
             assert back.wait(WAIT_S)
         assert streams(server).writes.open == 0
-        with Stranger(server.port("flight")) as peer:
-            assert len(peer.values("t")) == 2000
+        with Peer(server.port("flight")) as peer:
+            assert len(peer.read("t")) == 2000
         streams(server)
         assert shown(server, "flight_restarts_total") == 1
         assert shown(server, "flight_rows_total", "read") == 3000
