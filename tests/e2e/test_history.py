@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from conformance.blipmq_peer import BlipMQPeer, message
-from conformance.rustlog_fixtures import BINARY, DIALECTS, JSON, Dialect, Talker
+from conformance.blipmq.peer import BlipMQPeer, message
+from conformance.rustlog.peer import BINARY, DIALECTS, JSON, Dialect, Talker
 from e2e.history import History, Log, Outcome, Write, anomalies
 from kit.live_server import WAIT_S, RawPeer, ServerProcess
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from conformance.blipmq_peer import BlipMQPeer, ack, message, until
-from conformance.rustlog_fixtures import (
+from conformance.blipmq.peer import BlipMQPeer, ack, message, until
+from conformance.rustlog.peer import (
     BINARY,
     DIALECTS,
     JSON,

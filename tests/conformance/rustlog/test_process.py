@@ -5,22 +5,19 @@ import resource
 from pathlib import Path
 
 import pytest
-from conformance.blipmq_peer import until
-from conformance.rustlog_fixtures import (
+from conformance.blipmq.peer import until
+from conformance.rustlog.peer import (
     BINARY,
-    DIALECTS,
     JSON,
     Dialect,
     Talker,
-    dialect_name,
+    both,
     live,
 )
 from kit.live_server import ServerProcess
 
 from penstock.client.settings import parse_server
 from penstock.server.config import load_config
-
-both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
 
 
 @pytest.mark.row("rustlog-55")

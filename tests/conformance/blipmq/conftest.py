@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.blipmq_peer import BlipMQPeer, ping
+from conformance.blipmq.peer import BlipMQPeer, ping
 from kit.faulty_files import FaultyFiles
 from kit.live_server import LiveServer
 

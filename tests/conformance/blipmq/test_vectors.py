@@ -1,7 +1,8 @@
 """Every hex example of the two BlipMQ documents, sent or received on a real socket, byte for byte."""
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import PATIENT, Connect, Exchange, Start
+from conformance.blipmq.peer import (
     ALREADY_AUTHENTICATED,
     EMPTY_TOPIC,
     HELLO_ALREADY,
@@ -24,7 +25,6 @@ from conformance.blipmq_peer import (
     until_queued,
     x,
 )
-from conformance.conftest import PATIENT, Connect, Exchange, Start
 
 # The protocol document: "Hex-Encoded Sample Frames".
 HELLO = x("00 00 00 0B  01  00 00 00 00 00 00 00 01  00 01")

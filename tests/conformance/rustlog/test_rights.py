@@ -7,18 +7,15 @@ without keys, Penstock does so too; the other tests rely on it.
 from pathlib import Path
 
 import pytest
-from conformance.rustlog_fixtures import (
+from conformance.rustlog.peer import (
     BINARY,
-    DIALECTS,
     JSON,
     Dialect,
     Talker,
-    dialect_name,
+    both,
     live,
     text,
 )
-
-both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+import pytest
 from kit.live_server import LiveServer, RawPeer
 
 CAP = 10_485_760
@@ -279,6 +280,10 @@ def parse_error(reply: bytes) -> str:
 def dialect_name(value: object) -> str | None:
     """For the names of parametrised tests."""
     return getattr(value, "name", None) or getattr(value, "__name__", None)
+
+
+both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
+every_way = pytest.mark.parametrize("way", WAYS, ids=dialect_name)
 
 
 # ---- places --------------------------------------------------------------------------------------

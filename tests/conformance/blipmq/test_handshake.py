@@ -1,7 +1,8 @@
 """BlipMQ: HELLO and AUTH. Rows 1 to 13 of the table, over a real socket."""
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import Connect, Exchange, Start
+from conformance.blipmq.peer import (
     ALREADY_AUTHENTICATED,
     AUTH,
     HELLO,
@@ -24,7 +25,6 @@ from conformance.blipmq_peer import (
     u16,
     x,
 )
-from conformance.conftest import Connect, Exchange, Start
 from kit.live_server import LiveServer
 
 from penstock.server.config import load_config

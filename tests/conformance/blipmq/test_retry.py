@@ -4,7 +4,8 @@ The time of the server is the test's: every deadline is met to the microsecond, 
 """
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import Clock, Connect, Start
+from conformance.blipmq.peer import (
     UNKNOWN_TAG,
     BlipMQPeer,
     ack,
@@ -14,7 +15,6 @@ from conformance.blipmq_peer import (
     until_dropped,
     until_queued,
 )
-from conformance.conftest import Clock, Connect, Start
 from kit.live_server import LiveServer
 
 from penstock.server.config import load_config

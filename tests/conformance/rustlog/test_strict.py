@@ -2,10 +2,9 @@
 
 import socket
 import tracemalloc
-from collections.abc import Iterator
 
 import pytest
-from conformance.rustlog_fixtures import (
+from conformance.rustlog.peer import (
     BINARY,
     JSON,
     PING_B,
@@ -13,7 +12,6 @@ from conformance.rustlog_fixtures import (
     Talker,
     Topics,
     framed,
-    live,
     parse_error,
 )
 from hypothesis import given
@@ -22,23 +20,6 @@ from kit.live_server import LiveServer
 
 # What a hostile frame may cost at most, while it is answered: its own bytes are a few.
 HOSTILE_BYTES = 8 * 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live(tmp_path_factory.mktemp("strict")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def topics(server: LiveServer) -> Topics:
-    return Topics(server)
-
-
-@pytest.fixture
-def peer(server: LiveServer) -> Iterator[Talker]:
-    with Talker(server.port()) as talker:
-        yield talker
 
 
 # ---- broken requests -----------------------------------------------------------------------------

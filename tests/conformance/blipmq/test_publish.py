@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import PATIENT, Connect, Disk, Exchange, Start
+from conformance.blipmq.peer import (
     EMPTY_TOPIC,
     INVALID_PUBLISH,
     INVALID_QOS,
@@ -26,7 +27,6 @@ from conformance.blipmq_peer import (
     write_failed,
     x,
 )
-from conformance.conftest import PATIENT, Connect, Disk, Exchange, Start
 from kit.live_server import LiveServer
 
 from penstock.log import partition as partition_module

@@ -1,46 +1,24 @@
 """RustLog over a socket: frames, dialects, golden vectors. Broken requests: test_rustlog_strict."""
 
 import socket
-from collections.abc import Iterator
 
 import pytest
-from conformance.rustlog_fixtures import (
+from conformance.rustlog.peer import (
     BINARY,
     CAP,
-    DIALECTS,
     JSON,
     PING_B,
-    WAYS,
     Dialect,
     Talker,
     Topics,
     Way,
-    dialect_name,
+    both,
+    every_way,
     framed,
     live,
     parse_error,
 )
 from kit.live_server import LiveServer
-
-both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
-every_way = pytest.mark.parametrize("way", WAYS, ids=dialect_name)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live(tmp_path_factory.mktemp("framing")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def topics(server: LiveServer) -> Topics:
-    return Topics(server)
-
-
-@pytest.fixture
-def peer(server: LiveServer) -> Iterator[Talker]:
-    with Talker(server.port()) as talker:
-        yield talker
 
 
 def alive(server: LiveServer) -> bool:

@@ -4,7 +4,8 @@ real socket."""
 from pathlib import Path
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import PATIENT, Clock, Connect, Start
+from conformance.blipmq.peer import (
     UNKNOWN_TAG,
     BlipMQPeer,
     ack,
@@ -14,7 +15,6 @@ from conformance.blipmq_peer import (
     until_alone,
     until_queued,
 )
-from conformance.conftest import PATIENT, Clock, Connect, Start
 from kit.live_server import LiveServer, ServerProcess
 
 from penstock.server.config import load_config

@@ -1,47 +1,26 @@
 """RustLog over a socket: Fetch without a group in both dialects, rows 21 to 30 and 7."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
-from conformance.blipmq_peer import BlipMQPeer, message, until
-from conformance.rustlog_fixtures import (
+from conformance.blipmq.peer import BlipMQPeer, message, until
+from conformance.rustlog.peer import (
     BINARY,
     CAP,
-    DIALECTS,
     I64_MAX,
     JSON,
     U32_MAX,
     U64_MAX,
-    WAYS,
     Dialect,
     Talker,
     Topics,
     Way,
+    both,
     dialect_name,
+    every_way,
     live,
 )
 from kit.live_server import LiveServer
-
-both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
-every_way = pytest.mark.parametrize("way", WAYS, ids=dialect_name)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live(tmp_path_factory.mktemp("fetch")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def topics(server: LiveServer) -> Topics:
-    return Topics(server)
-
-
-@pytest.fixture
-def peer(server: LiveServer) -> Iterator[Talker]:
-    with Talker(server.port()) as talker:
-        yield talker
 
 
 @pytest.mark.row("rustlog-21", "rustlog-58")

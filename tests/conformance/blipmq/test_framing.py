@@ -3,7 +3,8 @@
 import socket
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import Connect, Exchange, Start
+from conformance.blipmq.peer import (
     ALL_ONES,
     HELLO_ALREADY,
     INVALID_KEY,
@@ -30,7 +31,6 @@ from conformance.blipmq_peer import (
     until,
     x,
 )
-from conformance.conftest import Connect, Exchange, Start
 from kit.live_server import LiveServer
 
 from penstock.server.config import load_config

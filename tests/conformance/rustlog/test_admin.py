@@ -7,20 +7,18 @@ import json
 import re
 import struct
 import tracemalloc
-from collections.abc import Iterator
 
 import pytest
-from conformance.rustlog_fixtures import (
+from conformance.rustlog.peer import (
     BINARY,
-    DIALECTS,
     JSON,
     U32_MAX,
-    WAYS,
     Dialect,
     Talker,
     Topics,
     Way,
-    dialect_name,
+    both,
+    every_way,
     live,
     text,
 )
@@ -28,28 +26,8 @@ from kit.live_server import LiveServer
 
 from penstock.sessions.rustlog_dialects import BinaryDialect, JsonDialect
 
-both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
-every_way = pytest.mark.parametrize("way", WAYS, ids=dialect_name)
-
 MAX_PARTITIONS = 10_000
 MAX_NAME_BYTES = 249
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live(tmp_path_factory.mktemp("admin")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def topics(server: LiveServer) -> Topics:
-    return Topics(server)
-
-
-@pytest.fixture
-def peer(server: LiveServer) -> Iterator[Talker]:
-    with Talker(server.port()) as talker:
-        yield talker
 
 
 def describe_topic(topic: str) -> bytes:

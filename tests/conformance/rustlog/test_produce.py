@@ -2,48 +2,26 @@
 
 import errno
 import threading
-from collections.abc import Iterator
 
 import pytest
-from conformance.rustlog_fixtures import (
+from conformance.rustlog.peer import (
     BINARY,
     CAP,
-    DIALECTS,
     JSON,
     U32_MAX,
-    WAYS,
     Dialect,
     Talker,
     Topics,
     Way,
-    dialect_name,
+    both,
+    every_way,
     live,
 )
 from kit.faulty_files import FaultyFiles
 from kit.live_server import LiveServer
 
-both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
-every_way = pytest.mark.parametrize("way", WAYS, ids=dialect_name)
-
 # Around a record in the longest Fetch reply that holds it alone: keys, and two offsets of 19 digits.
 FETCH_WRAPPER = len('{"Fetch":{"records":[{"offset":,"payload":}],"next_offset":}}') + 2 * 19
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live(tmp_path_factory.mktemp("produce")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def topics(server: LiveServer) -> Topics:
-    return Topics(server)
-
-
-@pytest.fixture
-def peer(server: LiveServer) -> Iterator[Talker]:
-    with Talker(server.port()) as talker:
-        yield talker
 
 
 def everything(peer: Talker, dialect: Dialect, topic: str, records: list[bytes]) -> bool:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conformance.blipmq_peer import BlipMQPeer, ack, message, pong, until_queued, x
-from conformance.conftest import PATIENT, Connect, Start
+from conformance.blipmq.conftest import PATIENT, Connect, Start
+from conformance.blipmq.peer import BlipMQPeer, ack, message, pong, until_queued, x
 from kit.live_server import FREE_PORTS, SOURCES, WAIT_S, LiveServer, ServerProcess
 
 from penstock.server.config import load_config

@@ -1,7 +1,8 @@
 """BlipMQ: ACK. Rows 64 to 72 of the table, over a real socket."""
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import Clock, Connect, Exchange, Start
+from conformance.blipmq.peer import (
     ACK,
     ALL_ONES,
     INVALID_ACK,
@@ -15,7 +16,6 @@ from conformance.blipmq_peer import (
     until_queued,
     x,
 )
-from conformance.conftest import Clock, Connect, Exchange, Start
 from kit.live_server import LiveServer
 
 

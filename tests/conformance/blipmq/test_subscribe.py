@@ -1,7 +1,8 @@
 """BlipMQ: SUBSCRIBE. Rows 40 to 48 of the table, over a real socket."""
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import Connect, Exchange, Start
+from conformance.blipmq.peer import (
     EMPTY_TOPIC,
     INVALID_QOS,
     INVALID_SUBSCRIBE,
@@ -17,7 +18,6 @@ from conformance.blipmq_peer import (
     until_queued,
     x,
 )
-from conformance.conftest import Connect, Exchange, Start
 from kit.live_server import LiveServer
 
 

@@ -1,7 +1,8 @@
 """BlipMQ: POLL and deliveries. Rows 49 to 63 of the table, over a real socket."""
 
 import pytest
-from conformance.blipmq_peer import (
+from conformance.blipmq.conftest import PATIENT, Connect, Exchange, Start
+from conformance.blipmq.peer import (
     ALL_ONES,
     INVALID_POLL,
     POLL,
@@ -17,7 +18,6 @@ from conformance.blipmq_peer import (
     until_queued,
     x,
 )
-from conformance.conftest import PATIENT, Connect, Exchange, Start
 from kit.live_server import LiveServer
 
 

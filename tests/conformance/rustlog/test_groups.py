@@ -1,47 +1,25 @@
 """RustLog over a socket: consumer groups and offsets in both dialects, rows 31 to 45."""
 
 import tracemalloc
-from collections.abc import Iterator
 
 import pytest
-from conformance.rustlog_fixtures import (
+from conformance.rustlog.peer import (
     BINARY,
     DIALECTS,
     I64_MAX,
     JSON,
     U32_MAX,
     U64_MAX,
-    WAYS,
     Dialect,
     Talker,
     Topics,
     Way,
-    dialect_name,
+    both,
+    every_way,
     live,
 )
-from kit.live_server import LiveServer
-
-both = pytest.mark.parametrize("dialect", DIALECTS, ids=dialect_name)
-every_way = pytest.mark.parametrize("way", WAYS, ids=dialect_name)
 
 MAX_NAME_BYTES = 249
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live(tmp_path_factory.mktemp("groups")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def topics(server: LiveServer) -> Topics:
-    return Topics(server)
-
-
-@pytest.fixture
-def peer(server: LiveServer) -> Iterator[Talker]:
-    with Talker(server.port()) as talker:
-        yield talker
 
 
 @pytest.fixture(scope="module")
