@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from bisect import bisect_right
 from itertools import accumulate
 
 import pytest
@@ -28,6 +29,7 @@ from penstock.wire.rustlog import (
 from penstock.wire.rustlog_json_encode import (
     FetchReplyWriter,
     encode_request,
+    fits_produce_reply,
     fits_single_record_reply,
     number_list_size,
     produce_reply_size,
@@ -153,6 +155,17 @@ def test_the_size_of_a_produce_reply_across_powers_of_ten(first: int) -> None:
 
 def test_a_full_request_of_empty_records_may_have_a_reply_that_fits_no_frame() -> None:
     assert produce_reply_size(10**6, 3_400_000) > MAX_FRAME_BYTES
+    assert not fits_produce_reply(10**6, 3_400_000)
+
+
+@pytest.mark.parametrize("first", [0, 10**6, 2**63 - 1 - MAX_FRAME_BYTES])
+def test_whether_a_produce_reply_fits(first: int) -> None:
+    sizes = range(MAX_FRAME_BYTES)
+    most = bisect_right(sizes, MAX_FRAME_BYTES, key=lambda n: produce_reply_size(first, n)) - 1
+    for count in (0, 1, most // 2, most - 1, most):
+        assert fits_produce_reply(first, count)
+    for count in (most + 1, most + 2, 2 * most):
+        assert not fits_produce_reply(first, count)
 
 
 @given(st.binary(max_size=300))

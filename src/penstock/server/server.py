@@ -39,7 +39,7 @@ from penstock.server.flight_host import FlightHost
 from penstock.server.http import HttpApp, HttpListener
 from penstock.server.hub import Hub
 from penstock.server.listeners import Listener
-from penstock.server.memory import settle_allocator
+from penstock.server.memory import settle_allocator, settle_collector
 from penstock.server.metrics import LoopLag, Metrics, Observations
 from penstock.server.notify import notify
 from penstock.server.tls import server_context
@@ -102,6 +102,7 @@ class Server:
         _watch_signals(stop)
         try:
             await self.start()
+            settle_collector()
             await stop.wait()
         finally:
             await self.stop()

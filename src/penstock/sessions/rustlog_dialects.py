@@ -87,10 +87,8 @@ class JsonDialect:
 
     def check_produce(self, records: list[bytes], next_offset: int) -> None:
         """Refuses what could be written but never be answered or read in this dialect."""
-        reply_size = rustlog_json_encode.produce_reply_size(
-            next_offset + MAX_OFFSETS_UNDER_WAY, len(records)
-        )
-        if reply_size > wire.MAX_FRAME_BYTES:
+        latest_first = next_offset + MAX_OFFSETS_UNDER_WAY
+        if not rustlog_json_encode.fits_produce_reply(latest_first, len(records)):
             raise BrokerError(
                 Code.RECORD_TOO_LARGE,
                 f"too many records: the reply would pass {wire.MAX_FRAME_BYTES} bytes",
