@@ -55,9 +55,13 @@ def append_rows(partition: Partition, batches: Sequence[Sequence[Row]]) -> None:
         append_now(partition, build(rows)).result(0)
 
 
+# Later than any record.
+DOOMSDAY_US = 1 << 63
+
+
 def roll(partition: Partition, row: Row) -> None:
     """Seals the active segment; the row is the first one of the next."""
-    partition.request_roll()
+    partition.roll(DOOMSDAY_US)
     append_rows(partition, [[row]])
 
 

@@ -10,6 +10,7 @@ from kit.partitions import Bench, append_now, append_rows, read_all, roll
 from kit.records import ROWS, Row, build
 from kit.simulated_disk import SimulatedDisk
 
+from penstock.log import cleaner
 from penstock.log.batch import FLAG_CLEANED
 from penstock.log.cleaner import apply_retention, compact, merge_small_batches
 from penstock.log.errors import OffsetOutOfRange
@@ -87,15 +88,20 @@ def test_a_compacted_topic_is_not_retained_by_age() -> None:
     assert apply_retention(partition, 1 << 60) == 0
 
 
-def test_an_active_segment_that_is_too_old_goes_after_the_next_append() -> None:
+def test_an_active_segment_that_is_too_old_goes_without_another_append() -> None:
     work = bench(retention_ms=1)
     partition = work.open()
-    append_rows(partition, [[Row(b"old", 1)]])
-    apply_retention(partition, DAY_US)
-    assert partition.start_offset == 0
+    append_rows(partition, [[Row(b"old", 1)], [Row(b"older", 0)]])
+    assert apply_retention(partition, DAY_US) > 0
+    assert (partition.start_offset, partition.size_bytes(), read_all(partition)) == (2, 0, [])
+    for _ in range(2):
+        # An empty segment is not rolled again.
+        assert (apply_retention(partition, 2 * DAY_US), len(partition.segments)) == (0, 1)
+    partition.close()
+    partition = work.open()
     append_rows(partition, [[Row(b"new", DAY_US)]])
     apply_retention(partition, DAY_US)
-    assert [row.value for _, row in read_all(partition)] == [b"new"]
+    assert read_all(partition) == [(2, Row(b"new", DAY_US))]
 
 
 # --- compaction ---------------------------------------------------------------------------------
@@ -103,6 +109,17 @@ def test_an_active_segment_that_is_too_old_goes_after_the_next_append() -> None:
 
 def compacted(**changes: object) -> Bench:
     return bench(cleanup="compact", tombstone_ms=1000, **changes)
+
+
+def test_a_deletion_mark_stays_while_an_older_record_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more keys than are remembered at once, the old record may not be found."""
+    monkeypatch.setattr(cleaner, "MAX_KEYS", 2)
+    rows = [Row(b"old", 1, b"k"), Row(b"", 2, b"k")]
+    rows += [Row(b"x", 3, name) for name in (b"n1", b"n2", b"n3")]
+    partition = filled(compacted(), [[row] for row in rows])
+    compact(partition, DAY_US)
+    left = [row.value for _, row in read_all(partition) if row.key == b"k"]
+    assert left[-1:] == [b""], "the key is still deleted"
 
 
 def test_the_newest_record_of_each_key_stays() -> None:

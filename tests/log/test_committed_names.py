@@ -20,7 +20,9 @@ from penstock.log.transactions import DEFAULT_MEMORY_US
 NAMES = st.one_of(
     st.integers(0, 12).map(lambda number: f"a-{number}"),
     st.integers(0, 12).map(lambda number: f"me\nb{number:02d}"),
-    st.sampled_from(["", "0", "00", "7", "x", "a-", "9" * 18, "9" * 19, "a-٣", "1.5", "1\n"]),
+    st.sampled_from(
+        ["", "0", "00", "7", "x", "a-", "9" * 18, "9" * 19, "a-٣", "1.5", "1\n", "x1\0y", "x1\0"]
+    ),
 )
 
 

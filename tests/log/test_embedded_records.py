@@ -8,7 +8,8 @@ from kit.engines import WAIT_S, Opener, batch, make, put, values_of
 from kit.faulty_files import FaultyFiles
 from kit.records import Row, build
 
-from penstock.log.errors import OffsetOutOfRange, TooLarge
+from penstock.log.errors import OffsetOutOfRange, SequenceGap, StorageFull, TooLarge
+from penstock.log.tokens import AppendToken
 
 
 def test_reads_come_from_memory_or_through_a_thread(opened: Opener, files: FaultyFiles) -> None:
@@ -99,6 +100,26 @@ def test_watchers_of_a_deleted_topic_are_woken(opened: Opener) -> None:
     engine.watch("orders", 0, 5, heard.set)
     engine.delete_topic("orders")
     assert heard.is_set()
+
+
+def test_what_follows_a_refused_batch_of_a_producer_is_refused_too(
+    opened: Opener, files: FaultyFiles
+) -> None:
+    """Stored without the first one, it would make the first one count as stored when it is sent again."""
+    engine = opened()
+    make(engine, "orders")
+    files.fail("write", errno.ENOSPC, suffix=".log")
+
+    def send(sequence: int) -> AppendToken:
+        content = batch(b"%d" % sequence).from_producer(7, 0, sequence)
+        return engine.append("orders", 0, content)
+
+    with pytest.raises(StorageFull):
+        send(0).result(WAIT_S)
+    with pytest.raises(SequenceGap):
+        send(1).result(WAIT_S)
+    assert [send(sequence).result(WAIT_S) for sequence in (0, 1, 0)] == [0, 1, 0]
+    assert values_of(engine, "orders") == [b"0", b"1"]
 
 
 def test_a_record_over_the_limit_is_refused(opened: Opener) -> None:

@@ -1,5 +1,6 @@
 """Open files: bounded, never closed under their user, opened anew after a replacement."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def test_many_files_stay_within_the_limit(files: FaultyFiles, tmp_path: Path) ->
         assert files.calls["create"] - files.calls["close"] <= 8
     pool.close()
     assert files.calls["create"] == files.calls["close"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_where_descriptors_run_out_those_of_the_pool_are_used(
+    files: FaultyFiles, tmp_path: Path, number: int
+) -> None:
+    pool = HandlePool(files, 4)
+    touch(pool, tmp_path / "a")
+    files.fail("create", number)
+    touch(pool, tmp_path / "b")
+    assert len(pool) == 1
+    # With nothing left to close it is an error.
+    files.fail("create", number)
+    with pool.use(str(tmp_path / "b")), pytest.raises(OSError, match="Too many open"):
+        touch(pool, tmp_path / "c")
+    pool.close()
 
 
 def test_a_file_in_use_is_not_closed(files: FaultyFiles, tmp_path: Path) -> None:

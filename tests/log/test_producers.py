@@ -9,6 +9,7 @@ from penstock.log.errors import FencedProducer, SequenceGap
 from penstock.log.producers import (
     MAX_PRODUCERS,
     REMEMBERED_BATCHES,
+    TRANSACTION_BIT,
     ProducerTable,
     Repeat,
     SnapshotDamaged,
@@ -25,8 +26,14 @@ def table_with(*sequences: int, producer: int = 1, epoch: int = 3) -> ProducerTa
     return table
 
 
-def test_a_new_producer_starts_anywhere() -> None:
-    assert ProducerTable().check(1, 0, 77) is None
+@pytest.mark.parametrize("epoch", [0, 7])
+def test_a_new_producer_starts_with_zero(epoch: int) -> None:
+    """Of another number nobody knows whether those before it were stored."""
+    assert ProducerTable().check(1, epoch, 0) is None
+    with pytest.raises(
+        SequenceGap, match="sent sequence 77, expected 0: who is not known begins a"
+    ):
+        ProducerTable().check(1, epoch, 77)
 
 
 @pytest.mark.parametrize(("last", "following"), [(0, 1), (41, 42), (LAST, 0)])
@@ -121,7 +128,23 @@ def test_the_least_recently_seen_producer_is_forgotten(monkeypatch: pytest.Monke
     ]
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, LAST)), max_size=40))
+def test_transactions_have_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "MAX_PRODUCERS", 3)
+    table = ProducerTable()
+    transactions = [TRANSACTION_BIT | number for number in range(4)]
+    for producer in (*transactions[:3], 1, 2, 3, 4):
+        table.stored(producer, 0, 0, 0, 1)
+    assert [table.last_sequence(one) for one in transactions] == [0, 0, 0, None]
+    assert [table.last_sequence(one) for one in (1, 2, 3, 4)] == [None, 0, 0, 0]
+    table.stored(transactions[3], 0, 0, 0, 1)
+    assert [table.last_sequence(one) for one in transactions] == [None, 0, 0, 0]
+    assert len(table) == len(table.copy()) == len(ProducerTable.decode(table.encode())) == 6
+
+
+IDS = st.integers(0, 5).flatmap(lambda one: st.sampled_from([one, TRANSACTION_BIT | one]))
+
+
+@given(st.lists(st.tuples(IDS, st.integers(0, 2), st.integers(0, LAST)), max_size=40))
 def test_a_snapshot_holds_everything(batches: list[tuple[int, int, int]]) -> None:
     table = ProducerTable()
     for place, (producer, epoch, sequence) in enumerate(batches):

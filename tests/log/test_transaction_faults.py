@@ -75,7 +75,7 @@ def test_a_disk_that_is_full_for_one_write(
     except StorageFull:
         assert everything(engine) == {**NOTHING, "b/0": [b"before"]}
         assert engine.transactions.state("q") == "committing"
-        engine.maintain()
+        engine.transactions.expire()
     files.clear()  # the commit may need fewer writes
     assert everything(engine) == {**expected, "b/0": [b"before", *expected["b/0"]]}
     put(engine, "b", b"after")
@@ -184,6 +184,28 @@ def test_a_topic_that_is_deleted_after_the_decision(
     engine.transactions.commit("q", ALL)
     del expected["b/0"]
     assert everything(engine) == expected
+
+
+@pytest.mark.parametrize("durability", ["none", "interval", "ack"])
+def test_a_topic_that_is_deleted_after_its_part_was_written(
+    opened: Opener, files: FaultyFiles, durability: str
+) -> None:
+    """Of the deleted one nothing is left to flush."""
+    engine = opened()
+    make(engine, "a", 1, durability=durability)
+    make(engine, "b")
+    begin(engine)
+    for to in ("a/0", "b/0"):
+        stage(engine, 1, b"v", to=to)
+    files.fail("write", errno.ENOSPC, suffix=first_file(engine, "b"))
+    with pytest.raises(StorageFull):
+        engine.transactions.commit("q", [1])
+    engine.delete_topic("a").result(WAIT_S)
+    settle(engine)
+    engine.catalogue.wait_for_removals()
+    engine.transactions.commit("q", [1])
+    assert engine.transactions.state("q") == "committed"
+    assert everything(engine) == {"b/0": [b"v"]}
 
 
 def test_partitions_that_are_added(engine: EmbeddedEngine) -> None:

@@ -12,6 +12,7 @@ from kit.transactions import (
     ALL,
     HOUR_US,
     NOTHING,
+    Loop,
     begin,
     everything,
     fill,
@@ -232,6 +233,51 @@ def test_many_transactions_do_not_make_the_log_forget_its_producers(
     again = engine.append("a", 0, batch(b"mine").from_producer(7, 0, 0))
     assert (again.result(WAIT_S), again.repeated) == (first, True)
     assert everything(engine)["a/0"] == [b"mine", *(b"%d" % n for n in range(6))]
+
+
+def test_a_transaction_that_waits_is_not_forgotten_for_others(
+    engine: EmbeddedEngine, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producers, "MAX_PRODUCERS", 3)
+    begin(engine)
+    for partition in (0, 1):
+        stage(engine, 1, b"v", to=f"a/{partition}")
+    files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "a", 1))
+    with pytest.raises(StorageFull):
+        engine.transactions.commit("q", [1])
+    others = [b"%d" % number for number in range(5)]
+    for number, value in enumerate(others):
+        engine.append("a", 0, batch(value).from_producer(number, 0, 0)).result(WAIT_S)
+    files.clear()
+    engine.transactions.commit("q", [1])
+    assert everything(engine) == {**NOTHING, "a/0": [b"v", *others], "a/1": [b"v"]}
+
+
+def test_a_commit_is_shown_whole_though_the_next_one_waits(
+    opened: Opener, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop is late: the next one has begun in one of the partitions when it shows the first."""
+    loop = Loop()
+    loop.turn()
+    engine = opened(post=loop.post)
+    make(engine, "a", 2)
+    make(engine, "b")
+    for name, targets in {"one": ["a/0", "b/0"], "two": ["a/0", "a/1"]}.items():
+        begin(engine, name)
+        for to in targets:
+            stage(engine, 1, name.encode(), to=to, of=name)
+    late = Loop()
+    monkeypatch.setattr(engine.transactions._applier, "_post", late.post)
+    engine.transactions.commit("one", [1])
+    files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "a", 1))
+    with pytest.raises(StorageFull):
+        engine.transactions.commit("two", [1])
+    assert everything(engine) == NOTHING
+    late.turn()
+    assert everything(engine) == {"a/0": [b"one"], "a/1": [], "b/0": [b"one"]}
+    files.clear()
+    engine.transactions.expire()
+    assert everything(engine) == {"a/0": [b"one", b"two"], "a/1": [b"two"], "b/0": [b"one"]}
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])

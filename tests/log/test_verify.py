@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from kit.partitions import Bench, append_now, append_rows, roll
+from kit.partitions import DOOMSDAY_US, Bench, append_now, append_rows, roll
 from kit.records import Row, build, stored
 from kit.simulated_disk import SimulatedDisk
 
@@ -27,7 +27,7 @@ def disk() -> SimulatedDisk:
     for number in range(12):
         batch = build([Row(b"%d" % (number % 10) * 50, 1)]).from_producer(3, 0, number)
         if number in (5, 10):
-            partition.request_roll()
+            partition.roll(DOOMSDAY_US)
         append_now(partition, batch).result(0)
     partition.close()
     return made

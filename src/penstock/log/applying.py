@@ -39,14 +39,13 @@ from penstock.log.metadata import MetadataStore
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.outcome import Outcome, deliver
 from penstock.log.partition import Partition
+from penstock.log.producers import TRANSACTION_BIT
 from penstock.log.retries import Retries
 from penstock.log.scan import scan
 from penstock.log.segment import Segment
 from penstock.log.staging import GIVE_UP_FILE, StagedBatch, Staging
 from penstock.log.tokens import AppendToken
 
-# Producer ids of transactions have the highest bit: no client is given such a one.
-PRODUCER_BIT = 1 << 63
 # Unwritten appends of one commit: a few flushes of a partition (GROUP_BYTES), so that the disk is never
 # idle, and far below what a partition may queue, so that others are not refused.
 APPEND_WINDOW_BYTES = 16 * 1024 * 1024
@@ -203,7 +202,7 @@ class Applier:
 
     def _steps(self, transaction_id: int) -> list[_Step]:
         """What is not in the log yet. What is there needs no staged file any more."""
-        producer_id = PRODUCER_BIT | transaction_id
+        producer_id = TRANSACTION_BIT | transaction_id
         numbers: dict[tuple[str, int], int] = {}
         stored: dict[Partition, int] = {}
         steps = []
@@ -261,13 +260,13 @@ class Applier:
 
     def _hide(self, transaction_id: int) -> None:
         """An earlier process may have stored a part: it is not seen, as it was not seen then."""
-        producer_id = PRODUCER_BIT | transaction_id
+        producer_id = TRANSACTION_BIT | transaction_id
         held = self._held.setdefault(transaction_id, set())
         for entry in kept.staged_by(self._metadata, transaction_id):
             target = self._target(entry)
             if target is None or target in held or target.last_sequence(producer_id) is None:
                 continue
-            target.hold(at=_first_of_producer(target, producer_id))
+            target.hold(transaction_id, at=_first_of_producer(target, producer_id))
             held.add(target)
 
     def _append(self, transaction_id: int, steps: Sequence[_Step], held: set[Partition]) -> None:
@@ -289,13 +288,12 @@ class Applier:
         for step, batch in zip(steps, batches, strict=True):
             target, length = step.target, step.entry.length
             if target not in held:
-                target.hold(self._over.pop(target, ()))
+                target.hold(transaction_id, self._over.pop(target, ()))
                 held.add(target)
             if step.sequence and target in firsts:
-                # A partition takes any number from a producer it does not know. If the second
-                # were stored and not the first, the first would be taken for a repeat ever after.
+                # Behind a first one that is refused no other is taken: nothing is sent in vain.
                 self._wait(firsts.pop(target))
-            batch.from_producer(PRODUCER_BIT | transaction_id, 0, step.sequence)
+            batch.from_producer(TRANSACTION_BIT | transaction_id, 0, step.sequence)
             while sent and sent_bytes + length > APPEND_WINDOW_BYTES:
                 sent_bytes -= self._wait(sent.popleft())
             while (token := self._try_append(target, batch, last_try=not sent)) is None:
@@ -341,7 +339,8 @@ class Applier:
         """Also where the topic itself asks for less. Raises PartitionStopped."""
         for partition in held:
             self._deliver(partition.flush())
-            if partition.stopped is not None:
+            # Of a topic that was deleted there is nothing to flush, and nobody to show it to.
+            if partition.stopped is not None and self._catalogue.has(partition):
                 raise PartitionStopped(partition.directory, partition.stopped)
 
     def _deliver(self, outcome: Outcome) -> None:
@@ -354,10 +353,10 @@ class Applier:
         when all of it can be seen."""
         held = self._held.pop(transaction_id)
         for partition in held:
-            self._over.setdefault(partition, []).append(PRODUCER_BIT | transaction_id)
+            self._over.setdefault(partition, []).append(TRANSACTION_BIT | transaction_id)
 
         def release() -> None:
-            for outcome in [partition.release() for partition in held]:
+            for outcome in [partition.release(transaction_id) for partition in held]:
                 deliver(outcome)
 
         self._post(release)

@@ -111,6 +111,10 @@ class Catalogue:
             raise UnknownPartition(name, number)
         return topic.partitions[number]
 
+    def has(self, partition: Partition) -> bool:
+        """Whether it is still that of a topic."""
+        return any(partition in topic.partitions for topic in self)
+
     def create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
         """Raises InvalidTopicName, InvalidSettings, TopicExists."""
         check_topic_name(name)

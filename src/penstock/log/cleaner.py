@@ -2,7 +2,8 @@
 
 Everything is rewritten beside the old files and put in place in one step, so that a crash leaves the
 old or the new, and readers see no difference but the records that were to go. The active segment is
-never touched. Runs in a maintenance thread, one partition at a time.
+never touched; when all of it is too old, another one becomes active. Runs in a maintenance thread, one
+partition at a time.
 """
 
 import hashlib
@@ -70,8 +71,8 @@ def _retain_by_age(partition: Partition, oldest_us: int) -> None:
     else:
         active = segments[-1].index if segments else None
         if active is not None and active.size and active.max_time_us < oldest_us:
-            # Nothing of the active segment is to be kept: it goes when the next append rolls it.
-            partition.request_roll()
+            # Nothing of the active segment is to be kept. Perhaps nobody appends to it ever again.
+            keep_from = max(keep_from, partition.roll(oldest_us))
     partition.trim(keep_from)
 
 
@@ -321,7 +322,9 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
         if key is None:
             return True
         newest = latest.get(_digest(key))
-        if newest is not None and newest > view.offset_of(row):
+        if newest is None:
+            return True  # past MAX_KEYS: an older record of the key may stay, so its mark stays too
+        if newest > view.offset_of(row):
             return False
         return bool(view.value(row)) or view.time_of(row) >= oldest_mark_us
 

@@ -289,7 +289,10 @@ class EmbeddedEngine:
 
     def _maintain(self) -> None:
         while not self._closing.wait(self.options.maintenance_interval_s):
-            self.maintain()
+            try:
+                self.maintain()
+            except Exception:  # a defect: the next round must come all the same
+                logger.exception("maintenance failed")
 
     def maintain(self) -> None:
         """One round of retention, compaction and merging, and of late transactions."""

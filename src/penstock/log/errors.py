@@ -144,8 +144,10 @@ class SequenceGap(LogError):
         self.expected = expected
 
     def __str__(self) -> str:
+        hint = "" if self.expected else ": who is not known begins a new epoch with 0"
         return (
-            f"producer {self.producer_id} sent sequence {self.sequence}, expected {self.expected}"
+            f"producer {self.producer_id} sent sequence {self.sequence},"
+            f" expected {self.expected}{hint}"
         )
 
 

@@ -4,6 +4,7 @@
 in use is never closed under its user.
 """
 
+import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -48,13 +49,24 @@ class HandlePool:
         with self._lock:
             handle = self._handles.get(path)
             if handle is None:
-                self._close_unused(self._max_open - 1)
-                handle = _Handle(self.files.open(path, create=create, write=True))
+                if len(self._handles) >= self._max_open:
+                    self._close_unused(self._max_open - 1)
+                handle = _Handle(self._open(path, create))
                 self._handles[path] = handle
             else:
                 self._handles.move_to_end(path)
             handle.users += 1
             return handle
+
+    def _open(self, path: str, create: bool) -> File:
+        try:
+            return self.files.open(path, create=create, write=True)
+        except OSError as error:
+            # Others have used up the descriptors. Who flushes must not fail for that: a failed flush
+            # is final. Ours can be had again.
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._close_unused(0):
+                raise
+        return self.files.open(path, create=create, write=True)
 
     def _give_back(self, handle: _Handle) -> None:
         with self._lock:
@@ -62,13 +74,15 @@ class HandlePool:
             if handle.forgotten and not handle.users:
                 handle.file.close()
 
-    def _close_unused(self, keep: int) -> None:
-        if len(self._handles) <= keep:
-            return
+    def _close_unused(self, keep: int) -> int:
+        """Down to `keep` if possible; gives how many were closed."""
+        closed = 0
         for path in [path for path, handle in self._handles.items() if not handle.users]:
-            self._handles.pop(path).file.close()
             if len(self._handles) <= keep:
-                return
+                break
+            self._handles.pop(path).file.close()
+            closed += 1
+        return closed
 
     def forget(self, path: str) -> None:
         """The file was removed or replaced: the next use opens it anew."""

@@ -52,6 +52,7 @@ from penstock.log.segment import (
 from penstock.log.settings import TopicSettings
 from penstock.log.tokens import AppendToken
 from penstock.log.view import view_appended
+from penstock.log.visibility import Visibility
 
 # Bytes written between two flushes. Measured on ext4: 2 to 4 MiB per fdatasync give twice the
 # throughput of 10 MiB and more, because the kernel starts writing early; less costs flushes.
@@ -99,7 +100,6 @@ class Partition:
         self.missing_head = found.missing_head
         self.next_offset = found.next_offset
         self.flushed_offset = found.next_offset
-        self.visible_offset = found.next_offset
         self.stopped: str | None = None
         self.closed = False
         self._producers = found.producers
@@ -110,14 +110,16 @@ class Partition:
         self._pending_bytes = 0
         self.last_group_batches = 0
         self._sealing = Sealing(pool.files, directory)
-        self._watchers: list[tuple[int, Callback]] = []
-        self._roll_wanted = False
-        self._holds = 0
+        self._visible = Visibility(found.next_offset)
         self._complaints = Complaints(clock_us)
         for segment in self.segments[:-1]:
             if not segment.sealed:
                 self._sealing.add(segment, self.segments[-1].base_offset, self._producers)
         self.finish_rolls()
+
+    @property
+    def visible_offset(self) -> int:
+        return self._visible.offset
 
     # --- the producer's side ---------------------------------------------------------------------
 
@@ -156,13 +158,13 @@ class Partition:
             if self.visible_offset <= offset:
                 if self.closed:
                     raise LogClosed
-                self._watchers.append((offset, callback))
+                self._visible.watch(offset, callback)
                 return
         callback()
 
     def unwatch(self, callback: Callback) -> None:
         with self._lock:
-            self._watchers = [entry for entry in self._watchers if entry[1] != callback]
+            self._visible.unwatch(callback)
 
     # --- the commit thread -----------------------------------------------------------------------
 
@@ -238,9 +240,15 @@ class Partition:
     def has_rolls(self) -> bool:
         return bool(self._sealing) and self.stopped is None
 
-    def request_roll(self) -> None:
-        """The next write starts a new segment (for retention of a log that is hardly written)."""
-        self._roll_wanted = True
+    def roll(self, oldest_us: int) -> int:
+        """Starts a new segment if all of the active one is older. Gives the offset where it begins."""
+        with self.write_lock:
+            if not self.segments or self.segments[-1].sealed or self.stopped or self.closed:
+                return self.start_offset
+            index = self._active_index()
+            if index.size and index.max_time_us < oldest_us:
+                self._roll()
+            return self.segments[-1].base_offset
 
     def _take_group(self) -> list[tuple[Batch, AppendToken]]:
         with self._lock:
@@ -340,7 +348,7 @@ class Partition:
         if not self.segments or self.segments[-1].sealed:
             return True
         used = self._active_index().size + waiting_bytes
-        return bool(used) and (self._roll_wanted or used + size > self.settings.segment_bytes)
+        return bool(used) and used + size > self.settings.segment_bytes
 
     def _active_index(self) -> SparseIndex:
         index = self.segments[-1].index
@@ -356,7 +364,6 @@ class Partition:
         with self.pool.use(segment.path, create=True) as file:
             if file.size():
                 file.truncate(0)
-        self._roll_wanted = False
         self._flushing.created()
         with self._lock:
             old = self.segments[-1] if self.segments else None
@@ -447,36 +454,28 @@ class Partition:
 
     def _show(self) -> list[Callback]:
         """Makes visible what may be seen; gives the watchers to wake. The lock is held."""
-        if self._holds:
-            return []
         durable = self.settings.durability == "ack"
-        self.visible_offset = self.flushed_offset if durable else self.next_offset
-        due = [callback for offset, callback in self._watchers if offset < self.visible_offset]
-        if due:
-            self._watchers = [e for e in self._watchers if e[0] >= self.visible_offset]
-        return due
+        return self._visible.show(self.flushed_offset if durable else self.next_offset)
 
     def last_sequence(self, producer_id: int) -> int | None:
         with self.write_lock:
             return self._producers.last_sequence(producer_id)
 
-    def hold(self, over: Iterable[int] = (), at: int | None = None) -> None:
-        """From now on nothing new becomes visible, until `release`: a transaction is being shown.
+    def hold(self, transaction_id: int, over: Iterable[int] = (), at: int | None = None) -> None:
+        """What is appended from now on becomes visible at `release`: a transaction is being shown.
 
         `over`: producers of earlier transactions, which never come back. They are forgotten, so that
-        many transactions do not take the places of clients that do. `at`: nor anything from here on.
+        many transactions do not take the places of clients that do. `at`: it begins here already.
         """
         with self.write_lock:
             for producer_id in over:
                 self._producers.restore(producer_id, None)
-        with self._lock:
-            self._holds += 1
-            if at is not None:
-                self.visible_offset = min(self.visible_offset, at)
+            with self._lock:
+                self._visible.hold(transaction_id, self.next_offset if at is None else at)
 
-    def release(self) -> Outcome:
+    def release(self, transaction_id: int) -> Outcome:
         with self._lock:
-            self._holds -= 1
+            self._visible.release(transaction_id)
             return Outcome(wakes=self._show())
 
     # --- segments --------------------------------------------------------------------------------
@@ -557,8 +556,7 @@ class Partition:
             self.closed = True
             waiting, self._pending = self._pending, []
             self._pending_bytes = 0
-            outcome = Outcome(wakes=[callback for _, callback in self._watchers])
-            self._watchers = []
+            outcome = Outcome(wakes=self._visible.end())
         self._refuse(outcome, [token for _, token in waiting], LogClosed())
         self.cache.drop(self.tail)
         for segment in self.segments:
@@ -586,8 +584,7 @@ class Partition:
             self.closed = True
             # Came in while the rest was being written.
             late, self._pending, self._pending_bytes = self._pending, [], 0
-            outcome.wakes.extend(callback for _, callback in self._watchers)
-            self._watchers = []
+            outcome.wakes.extend(self._visible.end())
         self._refuse(outcome, [token for _, token in late], LogClosed())
         changed = self.flushed_offset != self.recovered.checkpoint
         if self.segments and self.stopped is None and changed:

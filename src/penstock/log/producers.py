@@ -16,8 +16,11 @@ from penstock.log.errors import FencedProducer, SequenceGap
 # A client with requests in flight repeats at most its last few; more costs memory for nothing.
 REMEMBERED_BATCHES = 5
 # Producers kept per partition, least recently seen go first: about 100 bytes each, 1 MiB in all. One
-# that comes back after being forgotten starts again like a new one.
+# that comes back after being forgotten must begin a new epoch.
 MAX_PRODUCERS = 10_000
+# Set in the ids under which transactions write: no client is given such a one. They are counted for
+# themselves: one that waits for space must not be forgotten for others, or it would be stored twice.
+TRANSACTION_BIT = 1 << 63
 _SEQUENCES = 1 << 32
 
 # The snapshot, little-endian: 4s magic, u32 crc32c of the rest, then per producer
@@ -55,25 +58,34 @@ class Repeat:
 
 class ProducerTable:
     def __init__(self) -> None:
-        self._producers: OrderedDict[int, Producer] = OrderedDict()
+        self._clients: OrderedDict[int, Producer] = OrderedDict()
+        self._transactions: OrderedDict[int, Producer] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._clients) + len(self._transactions)
+
+    def _kind(self, producer_id: int) -> OrderedDict[int, Producer]:
+        return self._transactions if producer_id & TRANSACTION_BIT else self._clients
 
     def copy(self) -> "ProducerTable":
         other = ProducerTable()
-        other._producers = self._producers.copy()
+        other._clients = self._clients.copy()
+        other._transactions = self._transactions.copy()
         return other
 
     def last_sequence(self, producer_id: int) -> int | None:
         """Of the batch that was stored last; None for a producer that is not known."""
-        known = self._producers.get(producer_id)
+        known = self._kind(producer_id).get(producer_id)
         return None if known is None else known.last_sequence
 
     def check(self, producer_id: int, epoch: int, sequence: int) -> Repeat | None:
         """None when the batch is the next one; raises FencedProducer or SequenceGap."""
-        known = self._producers.get(producer_id)
+        known = self._kind(producer_id).get(producer_id)
         if known is None:
+            # Not any number: the batch before it may just have been refused. Sent again, that one
+            # would count as stored.
+            if sequence != 0:
+                raise SequenceGap(producer_id, sequence, 0)
             return None
         if epoch < known.epoch:
             raise FencedProducer(producer_id, epoch, known.epoch)
@@ -100,26 +112,28 @@ class ProducerTable:
         A batch that is noted already (recovery may walk what a snapshot holds) changes nothing.
         """
         batch = StoredBatch(sequence, count, base_offset)
-        known = self._producers.pop(producer_id, None)
+        kind = self._kind(producer_id)
+        known = kind.pop(producer_id, None)
         recent = known.recent if known is not None and known.epoch == epoch else ()
         if known is not None and batch in recent:
-            self._producers[producer_id] = known
+            kind[producer_id] = known
             return known
         recent = (*recent, batch)[-REMEMBERED_BATCHES:]
-        self._producers[producer_id] = Producer(epoch, sequence, recent)
-        if len(self._producers) > MAX_PRODUCERS:
-            self._producers.popitem(last=False)
+        kind[producer_id] = Producer(epoch, sequence, recent)
+        if len(kind) > MAX_PRODUCERS:
+            kind.popitem(last=False)
         return known
 
     def restore(self, producer_id: int, previous: Producer | None) -> None:
         """Takes `stored` back: the write of the batch failed."""
-        self._producers.pop(producer_id, None)
+        kind = self._kind(producer_id)
+        kind.pop(producer_id, None)
         if previous is not None:
-            self._producers[producer_id] = previous
+            kind[producer_id] = previous
 
     def encode(self) -> bytes:
         parts = []
-        for producer_id, producer in self._producers.items():
+        for producer_id, producer in (*self._clients.items(), *self._transactions.items()):
             parts.append(
                 _PRODUCER.pack(
                     producer_id, producer.epoch, producer.last_sequence, len(producer.recent)
@@ -146,5 +160,5 @@ class ProducerTable:
             for _ in range(remembered):
                 recent.append(StoredBatch(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
-            table._producers[producer_id] = Producer(epoch, last, tuple(recent))
+            table._kind(producer_id)[producer_id] = Producer(epoch, last, tuple(recent))
         return table

@@ -18,7 +18,8 @@ MAX_REQUEST_BYTES: Final = 1024 * 1024
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
 U32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+# Without NUL, where SQLite would see the end of a name.
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern="^[^\\x00]*$")]
 TimeoutS = Annotated[int, msgspec.Meta(ge=1, le=7 * 24 * 3600)]
 Group = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
 
