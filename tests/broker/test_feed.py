@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from broker.bench import ANYBODY, Bench, numbered
 from kit.faulty_files import FaultyFiles
+from kit.partitions import DOOMSDAY_US
 from kit.records import Row, build
 
 from penstock.broker import feed as feed_module
@@ -69,6 +70,7 @@ def test_a_partition_that_is_added_is_followed_from_its_beginning(bench: Bench) 
     bench.engine.create_topic("t", 1)
     one = bench.subscribe("t")
     bench.engine.change_topic("t", {}, 2)
+    bench.settle()
     bench.publish("t", b"there", spread=1)
     bench.advance(100)
     bench.settle()
@@ -117,7 +119,7 @@ def test_records_that_compaction_took_from_a_queued_run(tmp_path: Path) -> None:
     bench.settle()
     bench.wait_for(lambda: one.queued_messages == 4)
     partition = bench.engine.catalogue.partition("t", 0)
-    partition.request_roll()
+    partition.roll(DOOMSDAY_US)
     bench.broker.append_batch("t", build([Row(b"4", key=b"d")]))
     bench.settle()
     bench.wait_for(lambda: one.queued_messages == 5)
@@ -201,6 +203,7 @@ def test_a_topic_deleted_before_the_start_is_known(bench: Bench) -> None:
     bench.broker.publish(ANYBODY, "t", [b"on its way"])
     one = bench.subscribe("t")
     bench.broker.delete_topic(ANYBODY, "t")
+    bench.settle()
     bench.publish("t", b"new")
     bench.advance(100)
     bench.settle()

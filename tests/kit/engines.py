@@ -43,6 +43,18 @@ def settle(engine: EmbeddedEngine) -> None:
         engine.metadata.submit(lambda db: None).result(WAIT_S)
 
 
+def delete(engine: EmbeddedEngine, name: str) -> None:
+    engine.delete_topic(name).result(WAIT_S)
+    settle(engine)
+
+
+def change(
+    engine: EmbeddedEngine, name: str, partitions: int | None = None, **changes: object
+) -> None:
+    engine.change_topic(name, changes, partitions).result(WAIT_S)
+    settle(engine)
+
+
 class BusyMetadata:
     """Keeps the metadata writer busy, so that a creation stays pending."""
 

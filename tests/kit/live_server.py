@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import penstock
+from penstock.broker.access import Principal
 from penstock.server.config import load_config
 from penstock.server.server import Server
 
@@ -78,6 +79,17 @@ class LiveServer:
             return function()
 
         return self.run(run())
+
+    def delete_topic(self, name: str) -> None:
+        """Until it is gone."""
+
+        async def delete() -> None:
+            gone = asyncio.Event()
+            change = self.server.broker.delete_topic(Principal("test", "admin"), name)
+            change.add_done_callback(lambda _: gone.set())
+            await gone.wait()
+
+        self.run(delete())
 
     def port(self, listener: str = "tcp") -> int:
         return self.server.listeners[listener].address.port

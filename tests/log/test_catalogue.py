@@ -2,20 +2,23 @@
 
 import errno
 import logging
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from kit.faulty_files import FaultyFiles
 from kit.partitions import Clock
 
 from penstock.log.cache import BatchCache
-from penstock.log.catalogue import MAX_PARTITIONS, Catalogue
+from penstock.log.catalogue import MAX_PARTITIONS, Catalogue, Topic
 from penstock.log.errors import InvalidSettings, TopicExists, UnknownPartition, UnknownTopic
 from penstock.log.files import RealFiles
 from penstock.log.handles import HandlePool
-from penstock.log.metadata import MetadataStore
+from penstock.log.metadata import Change, MetadataStore
+from penstock.log.metadata_errors import MetadataError
 from penstock.log.names import InvalidTopicName
 from penstock.log.partition import Partition
 from penstock.log.settings import TopicSettings
@@ -49,6 +52,14 @@ class Room:
         """Waits until the callbacks of all metadata changes so far have run."""
         for _ in range(2):
             self.metadata.submit(lambda db: None).result(WAIT_S)
+
+    @contextmanager
+    def locked_metadata(self) -> Iterator[None]:
+        """Another program holds the database for longer than is waited for: nothing can be written."""
+        self.metadata.submit(lambda db: db.execute("PRAGMA busy_timeout = 10")).result(WAIT_S)
+        with closing(sqlite3.connect(self.metadata.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
 
     def deletions(self) -> list[str]:
         return [row[0] for row in self.metadata.query("SELECT directory FROM deletions")]
@@ -133,7 +144,8 @@ def test_names_that_look_alike_have_directories_of_their_own(room: Room) -> None
 def test_a_change_of_settings_and_partitions(room: Room) -> None:
     catalogue = room.open()
     room.create(catalogue, "orders")
-    catalogue.change("orders", {"retention_ms": 9, "durability": "none"}, 3).result(WAIT_S)
+    catalogue.change("orders", {"retention_ms": 9, "durability": "none"}, 3)
+    room.settle()
     for found in (catalogue, room.open()):
         topic = found.get("orders")
         assert (topic.info.partitions, topic.info.settings.retention_ms) == (3, 9)
@@ -154,14 +166,53 @@ def test_an_impossible_change_changes_nothing(
     assert catalogue.get("orders").info == before == room.open().get("orders").info
 
 
+def test_changes_at_the_same_time_add_up(room: Room) -> None:
+    catalogue = room.open()
+    room.create(catalogue, "orders")
+    wanted: list[tuple[dict[str, object], int | None]] = [
+        ({"retention_ms": 9}, None),
+        ({"durability": "none"}, 3),
+        ({}, 2),
+    ]
+    for changes, partitions in wanted:
+        change = catalogue.change("orders", changes, partitions)
+    room.settle()
+    assert isinstance(change.error, InvalidSettings), "a topic cannot lose partitions"
+    info = catalogue.get("orders").info
+    assert (info.partitions, info.settings.retention_ms, info.settings.durability) == (3, 9, "none")
+
+
+@pytest.mark.parametrize("what", ["change", "remove"])
+def test_what_is_not_written_does_not_count(room: Room, what: str) -> None:
+    catalogue = room.open()
+    room.create(catalogue, "orders")
+    before = catalogue.get("orders").info
+    with room.locked_metadata():
+        change: Change[Any]
+        if what == "change":
+            change = catalogue.change("orders", {"retention_ms": 1, "durability": "none"}, 2)
+        else:
+            change = catalogue.remove("orders", lambda topic: pytest.fail("it is still there"))
+        with pytest.raises(MetadataError, match="not written"):
+            change.result(WAIT_S)
+    room.settle()
+    topic = catalogue.get("orders")
+    assert (topic.info, len(topic.partitions)) == (before, 1)
+    assert topic.partitions[0].settings == before.settings
+    assert room.open().get("orders").info == before
+
+
 def test_a_removed_topic_gives_its_files_back(room: Room) -> None:
     catalogue = room.open()
     directory = room.create(catalogue, "orders")
     (room.root / "topics" / directory / "file").write_bytes(b"x")
-    topic, change = catalogue.remove("orders")
-    change.result(WAIT_S)
+    removed: list[Topic] = []
+    changes = [catalogue.remove("orders", removed.append) for _ in range(2)]
+    room.settle()
+    assert [change.error for change in changes] == [None, None]
     assert catalogue.find("orders") is None
     assert room.deletions() == [directory]
+    (topic,) = removed
     catalogue.remove_files(topic.directory)
     catalogue.wait_for_removals()
     assert list((room.root / "topics").iterdir()) == []
@@ -172,10 +223,10 @@ def test_a_removed_topic_gives_its_files_back(room: Room) -> None:
 def test_a_topic_created_while_the_old_one_goes_has_a_directory_of_its_own(room: Room) -> None:
     catalogue = room.open()
     directory = room.create(catalogue, "orders")
-    old, change = catalogue.remove("orders")
-    change.result(WAIT_S)
+    catalogue.remove("orders", lambda topic: None)
+    room.settle()
     assert room.create(catalogue, "orders") == f"{directory}~2"
-    catalogue.remove_files(old.directory)
+    catalogue.remove_files(directory)
     catalogue.wait_for_removals()
     assert [path.name for path in (room.root / "topics").iterdir()] == [f"{directory}~2"]
     assert room.open().get("orders").directory == f"{directory}~2"
@@ -184,7 +235,8 @@ def test_a_topic_created_while_the_old_one_goes_has_a_directory_of_its_own(room:
 def test_an_interrupted_delete_finishes_at_the_next_start(room: Room) -> None:
     catalogue = room.open()
     directory = room.create(catalogue, "orders")
-    catalogue.remove("orders")[1].result(WAIT_S)
+    catalogue.remove("orders", lambda topic: None)
+    room.settle()
     assert (room.root / "topics" / directory).exists()
     again = room.open()
     assert again.find("orders") is None
@@ -199,7 +251,8 @@ def test_a_directory_is_not_used_again_before_its_deletion_is_forgotten(
     """Else the next start would take the new topic for the old one and delete it."""
     catalogue = room.open()
     directory = room.create(catalogue, "orders")
-    catalogue.remove("orders")[1].result(WAIT_S)
+    catalogue.remove("orders", lambda topic: None)
+    room.settle()
     room.files.fail(step, errno.EIO)
     again = room.open()
     assert "goes on at the next start" in caplog.text

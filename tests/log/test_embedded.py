@@ -98,7 +98,7 @@ def test_maintenance_of_one_partition_does_not_keep_it_from_the_others(
         make(engine, name, segment_bytes=4096, retention_ms=1000)
         for number in range(8):
             put(engine, name, b"x" * 2000, time_us=number)
-    files.fail("create", errno.ENOSPC, suffix="start.tmp")
+    files.fail("create", errno.EIO, suffix="start.tmp")
     with caplog.at_level(logging.WARNING):
         engine.maintain()
     assert "maintenance of" in caplog.text

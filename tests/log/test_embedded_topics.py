@@ -6,7 +6,19 @@ import threading
 from pathlib import Path
 
 import pytest
-from kit.engines import WAIT_S, BusyMetadata, Opener, batch, flushed, make, put, settle, values_of
+from kit.engines import (
+    WAIT_S,
+    BusyMetadata,
+    Opener,
+    batch,
+    change,
+    delete,
+    flushed,
+    make,
+    put,
+    settle,
+    values_of,
+)
 from kit.faulty_files import FaultyFiles
 
 from penstock.log.errors import LogClosed, UnknownPartition, UnknownTopic
@@ -25,7 +37,7 @@ def test_create_describe_list_delete(opened: Opener) -> None:
     assert (described.earliest, described.latest, described.next_offset) == (0, 2, 2)
     assert (described.segments, described.stopped, described.damages) == (1, None, ())
     assert described.size_bytes > 0
-    engine.delete_topic("a").result(WAIT_S)
+    delete(engine, "a")
     assert engine.topic("a") is None
     with pytest.raises(UnknownTopic):
         engine.read("a", 0, 0, 1)
@@ -53,7 +65,7 @@ def test_a_deleted_topic_gives_its_space_back_and_can_be_created_at_once(
     make(engine, "orders")
     put(engine, "orders", b"old" * 1000)
     old = engine.topic("orders")
-    engine.delete_topic("orders")
+    delete(engine, "orders")
     make(engine, "orders")
     new = engine.topic("orders")
     assert old is not None and new is not None and new.id > old.id
@@ -77,6 +89,7 @@ def test_a_deleted_topic_keeps_no_file_open(opened: Opener, files: FaultyFiles) 
         with pytest.raises(LogClosed):
             late.result(WAIT_S)
     deleting.join(WAIT_S)
+    settle(engine)
     assert token.result(WAIT_S) == 0
     assert len(engine.pool) == 0
 
@@ -111,7 +124,7 @@ def test_settings_and_partitions_change(opened: Opener) -> None:
     engine = opened()
     make(engine, "orders")
     put(engine, "orders", b"before")
-    engine.change_topic("orders", {"durability": "none"}, 3).result(WAIT_S)
+    change(engine, "orders", 3, durability="none")
     assert put(engine, "orders", b"after", partition=2) == 0
     assert engine.catalogue.partition("orders", 2).counters.flushes == 0
     engine = opened()
@@ -188,11 +201,14 @@ def test_a_deleted_topic_takes_its_group_offsets_with_it(opened: Opener) -> None
     settle(engine)
     busy = BusyMetadata(engine)
     late = engine.commit_offset("g", "orders", 0, 9)
-    engine.delete_topic("orders")
-    engine.create_topic("orders")
+    deletion = engine.delete_topic("orders")
+    too_late = engine.commit_offset("g", "orders", 0, 11)
     busy.release()
     late.result(WAIT_S)
-    settle(engine)
+    deletion.result(WAIT_S)
+    with pytest.raises(UnknownTopic):
+        too_late.result(WAIT_S)
+    make(engine, "orders")
     assert engine.committed_offset("g", "orders", 0) is None
     engine = opened()
     assert engine.groups() == {}

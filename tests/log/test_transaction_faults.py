@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from kit.engines import WAIT_S, Opener, make, put, settle
+from kit.engines import Opener, change, delete, make, put
 from kit.faulty_files import FaultyFiles
 from kit.partitions import Clock
 from kit.transactions import (
@@ -164,7 +164,7 @@ def test_damage_is_found_before_the_point_of_no_return(engine: EmbeddedEngine) -
 
 def test_a_deleted_topic_is_heard_of_before_the_commit(engine: EmbeddedEngine) -> None:
     fill(engine)
-    engine.delete_topic("b").result(WAIT_S)
+    delete(engine, "b")
     with pytest.raises(UnknownTopic):
         engine.transactions.commit("q", ALL)
     assert engine.transactions.state("q") == "open"
@@ -179,8 +179,7 @@ def test_a_topic_that_is_deleted_after_the_decision(
     files.fail("write", errno.ENOSPC, suffix=first_file(engine, "b"))
     with pytest.raises(StorageFull):
         engine.transactions.commit("q", ALL)
-    engine.delete_topic("b").result(WAIT_S)
-    settle(engine)
+    delete(engine, "b")
     engine.transactions.commit("q", ALL)
     del expected["b/0"]
     assert everything(engine) == expected
@@ -200,8 +199,7 @@ def test_a_topic_that_is_deleted_after_its_part_was_written(
     files.fail("write", errno.ENOSPC, suffix=first_file(engine, "b"))
     with pytest.raises(StorageFull):
         engine.transactions.commit("q", [1])
-    engine.delete_topic("a").result(WAIT_S)
-    settle(engine)
+    delete(engine, "a")
     engine.catalogue.wait_for_removals()
     engine.transactions.commit("q", [1])
     assert engine.transactions.state("q") == "committed"
@@ -210,6 +208,6 @@ def test_a_topic_that_is_deleted_after_its_part_was_written(
 
 def test_partitions_that_are_added(engine: EmbeddedEngine) -> None:
     expected = fill(engine)
-    engine.change_topic("a", {}, 4).result(WAIT_S)
+    change(engine, "a", 4)
     engine.transactions.commit("q", ALL)
     assert everything(engine) == {**expected, "a/2": [], "a/3": []}

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kit.engines import WAIT_S, Opener, make, put, settle, values_of
+from kit.engines import WAIT_S, Opener, delete, make, put, values_of
 from kit.faulty_files import FaultyFiles
 from kit.transactions import (
     ALL,
@@ -167,7 +167,7 @@ def test_topics_that_go_meanwhile(
     expected = fill(engine)
     decide(engine, files, first_file(engine, "b"))
     again = opened()
-    again.delete_topic("b").result(WAIT_S)
+    delete(again, "b")
     files.clear()
     again.transactions.expire()
     del expected["b/0"]
@@ -340,8 +340,7 @@ def test_a_human_being_may_give_up_what_is_damaged(
 
 
 def renew(engine: EmbeddedEngine, topic: str) -> None:
-    engine.delete_topic(topic).result(WAIT_S)
-    settle(engine)
+    delete(engine, topic)
     make(engine, topic)
 
 

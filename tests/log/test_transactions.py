@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from kit.engines import WAIT_S, Opener, batch, make, values_of
+from kit.engines import Opener, batch, change, make, values_of
 from kit.faulty_files import FaultyFiles
 from kit.partitions import Clock
 from kit.transactions import (
@@ -110,7 +110,7 @@ def test_what_the_log_would_refuse_is_not_staged(
 def test_a_limit_that_changes_later_is_none_for_what_is_staged(engine: EmbeddedEngine) -> None:
     begin(engine)
     stage(engine, 1, b"v" * 3000)
-    engine.change_topic("a", {"record_bytes": 1024}).result(WAIT_S)
+    change(engine, "a", record_bytes=1024)
     engine.transactions.commit("q", [1])
     assert everything(engine)["a/0"] == [b"v" * 3000]
 

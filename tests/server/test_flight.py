@@ -223,7 +223,7 @@ def test_a_topic_made_anew_is_another_topic(running: LiveServer, topic: str) -> 
             client.write(topic, table(value, value), create=True)
             assert column(client, topic) == [value, value]
             if value == b"old":
-                running.call(lambda: running.server.engine.delete_topic(topic))
+                running.delete_topic(topic)
                 with pytest.raises(NotFound):
                     client.read(topic)
 

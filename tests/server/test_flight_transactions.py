@@ -245,7 +245,7 @@ def test_a_record_over_the_limit_is_refused_when_it_is_staged(
 def test_a_topic_that_is_gone_is_heard_of(running: LiveServer, peer: Peer, topic: str) -> None:
     peer.act("begin", name=topic)
     peer.stage(topic, 1, topic, b"v")
-    running.call(lambda: running.server.engine.delete_topic(topic))
+    running.delete_topic(topic)
     with pytest.raises(pa.ArrowKeyError, match="1 UNKNOWN_TOPIC"):
         peer.act("commit", name=topic, tasks=[1])
     peer.act("abort", name=topic)

@@ -109,10 +109,15 @@ class Broker:
     def delete_topic(self, principal: Principal, topic: str) -> Pending[None]:
         self.require(principal, "admin", topic)
         change = self.engine.delete_topic(topic)
+        change.add_done_callback(lambda done: self._deleted(topic, done))
+        return change
+
+    def _deleted(self, topic: str, change: Pending[None]) -> None:
+        if change.error is not None:
+            return
         self.subscriptions.forget_topic(topic)
         for key in [key for key in self._last_tokens if key[0] == topic]:
             del self._last_tokens[key]
-        return change
 
     # --- publish ---------------------------------------------------------------------------------
 

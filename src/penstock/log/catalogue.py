@@ -156,32 +156,43 @@ class Catalogue:
             # Its directory stays taken until the files of a first append are gone.
             del self._topics[info.name]
 
-    def change(self, name: str, changes: dict[str, object], partitions: int | None) -> Change[None]:
-        """New settings, or more partitions; takes effect at once, durable when the change is done."""
+    def change(
+        self, name: str, changes: dict[str, object], partitions: int | None
+    ) -> Change[tuple[int, TopicSettings]]:
+        """New settings, or more partitions; they count once they are durable. Gives what they are then."""
         topic = self.get(name)
-        settings = topic.info.settings.changed(changes) if changes else topic.info.settings
-        count = len(topic.partitions) if partitions is None else partitions
-        _check_partitions(count)
-        if count < len(topic.partitions):
-            raise InvalidSettings("partitions", count, "a topic cannot lose partitions")
-        text = msgspec.json.encode(settings).decode()
-        change = self._metadata.submit(lambda db: _update(db, name, count, text))
+        # Looked at here for the sake of a quick answer. What counts is what the row says then.
+        _changed(topic.info.partitions, topic.info.settings, changes, partitions)
+        change = self._metadata.submit(lambda db: _update(db, name, changes, partitions))
+        change.add_done_callback(lambda done: self._apply(topic, done))
+        return change
+
+    def _apply(self, topic: Topic, change: Change[tuple[int, TopicSettings]]) -> None:
+        if change.error is not None:
+            return
+        count, settings = change.result()
         for number in range(len(topic.partitions), count):
             path = f"{self._root}/{topic.directory}/{number}"
             topic.partitions.append(self._open_partition(path, settings))
         for partition in topic.partitions:
             partition.settings = settings
         info = topic.info
-        topic.info = TopicInfo(info.id, name, count, settings, info.created_us)
-        return change
+        topic.info = TopicInfo(info.id, info.name, count, settings, info.created_us)
 
-    def remove(self, name: str) -> tuple[Topic, Change[None]]:
-        """Takes the topic away at once; the caller must stop its partitions."""
+    def remove(self, name: str, removed: Callable[[Topic], None]) -> Change[None]:
+        """Takes the topic away once that is durable, and calls back: its partitions must be stopped."""
         topic = self.get(name)
-        del self._topics[name]
         requested_us = self._clock_us()
         change = self._metadata.submit(lambda db: _delete(db, name, topic.directory, requested_us))
-        return topic, change
+
+        def done(change: Change[None]) -> None:
+            # Somebody else may have asked for it too.
+            if change.error is None and self._topics.get(name) is topic:
+                del self._topics[name]
+                removed(topic)
+
+        change.add_done_callback(done)
+        return change
 
     def remove_files(self, directory: str) -> None:
         """Gives the space back in the background and then forgets the deletion."""
@@ -221,6 +232,18 @@ def _check_partitions(count: int) -> None:
         raise InvalidSettings("partitions", count, f"must be 1 to {MAX_PARTITIONS}")
 
 
+def _changed(
+    count: int, settings: TopicSettings, changes: dict[str, object], partitions: int | None
+) -> tuple[int, TopicSettings]:
+    """Raises InvalidSettings."""
+    if partitions is not None:
+        _check_partitions(partitions)
+        if partitions < count:
+            raise InvalidSettings("partitions", partitions, "a topic cannot lose partitions")
+        count = partitions
+    return count, settings.changed(changes) if changes else settings
+
+
 def _insert(
     db: sqlite3.Connection,
     name: str,
@@ -238,11 +261,19 @@ def _insert(
     return cursor.lastrowid
 
 
-def _update(db: sqlite3.Connection, name: str, partitions: int, settings: str) -> None:
+def _update(
+    db: sqlite3.Connection, name: str, changes: dict[str, object], partitions: int | None
+) -> tuple[int, TopicSettings]:
+    found = db.execute("SELECT partitions, settings FROM topics WHERE name = ?", (name,)).fetchone()
+    if found is None:
+        raise UnknownTopic(name)
+    before = msgspec.json.decode(found[1], type=TopicSettings)
+    count, settings = _changed(found[0], before, changes, partitions)
     db.execute(
         "UPDATE topics SET partitions = ?, settings = ? WHERE name = ?",
-        (partitions, settings, name),
+        (count, msgspec.json.encode(settings).decode(), name),
     )
+    return count, settings
 
 
 def _delete(db: sqlite3.Connection, name: str, directory: str, requested_us: int) -> None:

@@ -30,6 +30,7 @@ from penstock.log.outcome import deliver
 from penstock.log.partition import Partition
 from penstock.log.reader import ReadResult
 from penstock.log.record_limit import check_record_sizes
+from penstock.log.reserve import NO_SPACE, Reserve
 from penstock.log.settings import TopicSettings
 from penstock.log.staging import Staging
 from penstock.log.tokens import AppendToken
@@ -99,7 +100,11 @@ class EmbeddedEngine:
         self._sync_pool = ThreadPoolExecutor(threads, "penstock-sync") if threads else None
         if self._sync_pool is not None:
             opened.callback(self._sync_pool.shutdown)
-        self.metadata = MetadataStore(f"{self.directory}/{METADATA_FILE}", post=self.post)
+        self.reserve = Reserve(self.files, self.directory)
+        self.reserve.fill()
+        self.metadata = MetadataStore(
+            f"{self.directory}/{METADATA_FILE}", post=self.post, make_space=self.reserve.spend
+        )
         opened.callback(self.metadata.close)
         self.catalogue = Catalogue(
             self.directory, self.files, self.metadata, self._open_partition, self.clock_us
@@ -112,6 +117,7 @@ class EmbeddedEngine:
             self.metadata,
             self.catalogue,
             self.commit,
+            self.reserve,
             self.clock_us,
             self.post,
             self.options.transaction_memory_us,
@@ -178,11 +184,12 @@ class EmbeddedEngine:
         return self.catalogue.get(name).creation
 
     def delete_topic(self, name: str) -> Change[None]:
-        topic, change = self.catalogue.remove(name)
+        return self.catalogue.remove(name, self._removed)
+
+    def _removed(self, topic: Topic) -> None:
+        self._groups.forget_topic(topic.info.name)
         self._stop_partitions(topic)
-        self._groups.forget_topic(name)
-        change.add_done_callback(lambda done: self._deleted(done, topic.directory))
-        return change
+        self.catalogue.remove_files(topic.directory)
 
     def _stop_partitions(self, topic: Topic) -> None:
         for partition in topic.partitions:
@@ -193,13 +200,9 @@ class EmbeddedEngine:
             # would keep its space.
             deliver(partition.abandon())
 
-    def _deleted(self, change: Change[None], directory: str) -> None:
-        if change.error is None:
-            self.catalogue.remove_files(directory)
-
     def change_topic(
         self, name: str, changes: dict[str, object], partitions: int | None = None
-    ) -> Change[None]:
+    ) -> Change[tuple[int, TopicSettings]]:
         return self.catalogue.change(name, changes, partitions)
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo:
@@ -223,6 +226,7 @@ class EmbeddedEngine:
         found = self.catalogue.get(topic)
         target = self.catalogue.partition(topic, partition)
         check_record_sizes(batch, found.info.settings.record_bytes)
+        self.reserve.check(target.directory)
         token = target.append(batch)
         self.commit.submit(target)
         if found.creation is None:
@@ -305,9 +309,20 @@ class EmbeddedEngine:
                 if self._closing.is_set():
                     return
                 try:
-                    self._maintain_partition(partition)
+                    self._with_space(partition)
                 except (LogError, BatchError, OSError) as error:
                     logger.warning("maintenance of %s: %s", partition.directory, error)
+        if self.reserve.spent:
+            self.reserve.fill()
+
+    def _with_space(self, partition: Partition) -> None:
+        """Retention must write a little before it can give back much."""
+        try:
+            self._maintain_partition(partition)
+        except OSError as error:
+            if error.errno not in NO_SPACE or not self.reserve.spend():
+                raise
+            self._maintain_partition(partition)
 
     def _maintain_partition(self, partition: Partition) -> None:
         now_us = self.clock_us()

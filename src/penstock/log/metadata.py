@@ -65,6 +65,7 @@ _STORAGE_CODES: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
+_FULL_CODE: Final = sqlite3.SQLITE_FULL
 _DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _logger = logging.getLogger(__name__)
@@ -165,7 +166,12 @@ class MetadataStore:
     """
 
     def __init__(
-        self, path: str, *, post: Post = _call_inline, max_queued: int = MAX_QUEUED_CHANGES
+        self,
+        path: str,
+        *,
+        post: Post = _call_inline,
+        max_queued: int = MAX_QUEUED_CHANGES,
+        make_space: Callable[[], bool] = lambda: False,
     ) -> None:
         # An absolute path, because SQLite gives ":memory:" and "file:..." a meaning of their own.
         self.path = os.path.abspath(path)
@@ -173,6 +179,8 @@ class MetadataStore:
         self.changes = 0
         self._post = post
         self._max_queued = max_queued
+        # Asked when the disk is full. True: it may go now.
+        self._make_space = make_space
         self._queue: deque[Change[Any]] = deque()
         self._closing = False
         self._submitted = threading.Condition()  # guards the queue; wakes the writer
@@ -225,8 +233,7 @@ class MetadataStore:
 
     def _write(self) -> None:
         while group := self._next_group():
-            errors = self._commit_group(group)
-            self._complete(group, errors)
+            self._complete(group, self._commit_group(group))
 
     def _next_group(self) -> list[Change[Any]]:
         """Wait for changes; empty when the store is closed and everything is written."""
@@ -247,6 +254,9 @@ class MetadataStore:
             if self._writer.in_transaction:
                 with suppress(sqlite3.Error):
                     self._writer.execute("ROLLBACK")
+            full = isinstance(failure, sqlite3.Error) and _base_code(failure) == _FULL_CODE
+            if full and self._make_space():
+                return self._commit_group(group)
             _logger.error("%s", MetadataWriteFailed(self.path, str(failure), len(group)))
             return [self._group_lost(failure, len(group)) for _ in group]
         self.commits += 1

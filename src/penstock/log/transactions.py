@@ -33,6 +33,7 @@ from penstock.log.errors import (
 from penstock.log.metadata import MetadataStore
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.record_limit import check_record_sizes
+from penstock.log.reserve import Reserve
 from penstock.log.staging import StagedBatch, Staging, Tasks
 
 # A committed name is remembered this long: far longer than any client repeats a commit, and than a stream
@@ -54,6 +55,7 @@ class Transactions:
         metadata: MetadataStore,
         catalogue: Catalogue,
         commit: GroupCommit,
+        reserve: Reserve,
         clock_us: Callable[[], int],
         post: Post,
         memory_us: int | None = DEFAULT_MEMORY_US,
@@ -62,6 +64,7 @@ class Transactions:
         self._staging = staging
         self._metadata = metadata
         self._catalogue = catalogue
+        self._reserve = reserve
         self._clock_us = clock_us
         self._lock = threading.Lock()
         # Where the next group of a task goes: its sequence and its place in the file.
@@ -138,6 +141,7 @@ class Transactions:
             for topic, partition, batch in group:
                 self.check(topic, partition, batch)
         transaction_id = self._open_id(name)
+        self._reserve.check(f"transaction {name!r}")
         repeated = 0
         if sequence is not None:
             following, _ = kept.place_after(self._metadata, transaction_id, task)
