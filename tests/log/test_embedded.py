@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from kit.partitions import Clock
 from kit.records import Row, build
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.errors import LogClosed
+from penstock.log.errors import AppendFailed, LogClosed
 from penstock.log.lock import DataDirectoryInUse
 from penstock.log.metadata_schema import MIGRATIONS
 
@@ -143,3 +144,22 @@ def test_damage_and_torn_tails_are_logged_at_start(
     assert "damaged/0" in engine.partition_info("damaged", 0).damages[0]
     assert values_of(engine, "damaged", offset=1) == [b"two"]
     assert values_of(engine, "torn") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_directory_that_is_removed_takes_nothing_any_more(
+    opened: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture, replaced: bool
+) -> None:
+    engine = opened()
+    make(engine, "a")
+    put(engine, "a", b"v")
+    engine.maintain()
+    put(engine, "a", b"v")
+    (tmp_path / "data").rename(tmp_path / "away")
+    if replaced:
+        shutil.copytree(tmp_path / "away", tmp_path / "data")
+    for _ in range(2):
+        engine.maintain()
+        with pytest.raises(AppendFailed, match="the data directory was removed"):
+            engine.append("a", 0, batch(b"v"))
+    assert caplog.text.count("was removed under the running server") == 1

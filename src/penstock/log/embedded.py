@@ -19,7 +19,7 @@ from penstock.log.cache import DEFAULT_CACHE_BYTES, BatchCache
 from penstock.log.catalogue import Catalogue, Topic
 from penstock.log.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
-from penstock.log.errors import LogError
+from penstock.log.errors import AppendFailed, LogError
 from penstock.log.files import FileSystem, RealFiles
 from penstock.log.groups import GroupOffsets
 from penstock.log.handles import DEFAULT_OPEN_FILES, HandlePool
@@ -85,6 +85,8 @@ class EmbeddedEngine:
         self.files = files if files is not None else RealFiles()
         self.files.make_directory(directory)
         self._lock = DataDirectoryLock(directory)
+        # What is written into removed files is gone with the process.
+        self._lost = False
         with ExitStack() as opened:
             opened.callback(self._lock.release)
             self._open(opened)
@@ -227,6 +229,8 @@ class EmbeddedEngine:
         target = self.catalogue.partition(topic, partition)
         check_record_sizes(batch, found.info.settings.record_bytes)
         self.reserve.check(target.directory)
+        if self._lost:
+            raise AppendFailed(target.directory, "the data directory was removed")
         token = target.append(batch)
         self.commit.submit(target)
         if found.creation is None:
@@ -300,6 +304,15 @@ class EmbeddedEngine:
 
     def maintain(self) -> None:
         """One round of retention, compaction and merging, and of late transactions."""
+        if not self._lock.is_there():
+            if not self._lost:
+                logger.error(
+                    "data directory %s was removed under the running server: nothing is stored any"
+                    " more; put it back and start the server again",
+                    self.directory,
+                )
+            self._lost = True
+            return
         try:
             self.transactions.expire()
         except (LogError, MetadataError, OSError, TimeoutError) as error:

@@ -83,6 +83,15 @@ class DataDirectoryLock:
             self._close()
             raise
 
+    def is_there(self) -> bool:
+        """False when somebody has removed or replaced the directory under us."""
+        try:
+            found = os.stat(os.path.join(self.directory, LOCK_FILE_NAME))
+        except OSError:
+            return False
+        ours = os.fstat(self._descriptor)
+        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
     def release(self) -> None:
         """Let the next process in. Twice is fine."""
         if self._descriptor >= 0:
