@@ -194,8 +194,10 @@ class LogMachine(RuleBasedStateMachine):
     def expected_answer(self, batch: Batch) -> str | int | type[Exception]:
         """ "store", the offset where it is stored already, or the error."""
         newest = self.model.newest(batch.producer_id)
-        if not batch.producer_id or newest is None:
+        if not batch.producer_id:
             return "store"
+        if newest is None:
+            return SequenceGap if batch.sequence else "store"
         if batch.epoch != newest.batch.epoch:
             fenced = batch.epoch < newest.batch.epoch
             return FencedProducer if fenced else "store"
@@ -207,8 +209,7 @@ class LogMachine(RuleBasedStateMachine):
             numbers = (sent.batch.producer_id, sent.batch.epoch, sent.batch.sequence)
             if numbers == (batch.producer_id, batch.epoch, batch.sequence):
                 return sent.base_offset
-        # A producer that began with a number above 0 and goes back: counts as stored.
-        return -1
+        raise AssertionError("a producer begins with 0, so that every number below is stored")
 
     # --- ends of the process ---
 

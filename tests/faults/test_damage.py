@@ -18,6 +18,7 @@ from faults.log_kit import (
     overwrite,
     truncate,
 )
+from kit.partitions import DOOMSDAY_US
 from kit.records import Row
 from kit.simulated_disk import SimulatedDisk
 
@@ -262,7 +263,7 @@ def test_every_bit_of_a_sealed_segment() -> None:
     values = [b"first", b"second", b"third", b"fourth"]
     log.store(*values[:2])
     log.store(*values[2:])
-    log.partition.request_roll()
+    log.partition.roll(DOOMSDAY_US)
     log.store(b"active")
     log.close()
     path = log_paths(disk)[0]
