@@ -1,5 +1,5 @@
 # Every target sets up what it needs first; a second call finds it done. See tools/bootstrap.py.
-#   make run ARGS="--port 9000"    make test ARGS="-k recovery"    make PYTHON=python3.12 test
+#   make run ARGS="--tcp 127.0.0.1:9000"    make test ARGS="-k recovery"    make PYTHON=python3.12 test
 
 PYTHON ?= python3
 BIN := .venv/bin

@@ -5,9 +5,13 @@
 ```sh        what cannot run here: names are checked             ```text    pictures
 """
 
+import ast
 import configparser
 import re
 import shlex
+import shutil
+import sys
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +25,16 @@ from penstock.cli.main import build_app
 from penstock.server.banner import Facts, render, why_there
 from penstock.server.config import KNOWN_KEYS, load_config
 from penstock.server.config_checks import listening
+from penstock.server.http import API_PREFIX, CALLS, STATUS
 
 # py: snippets for a Spark session, which tests/spark/test_docs.py runs.
 LANGUAGES = {"console", "python", "output", "toml", "sh", "text", "json", "py"}
 # A page that is longer is two pages.
 MAX_LINES = 250
 UNIT = ROOT / "packaging" / "penstock.service"
+# Not every machine that runs the tests has one.
+HAS_CURL = shutil.which("curl") is not None
+SPARK_TOPIC = re.compile(r'(?:option\("(?:topic|subscribe)", |\b(?:topic|subscribe)=)"([\w-]+)"')
 
 each_document = pytest.mark.parametrize("document", documents(), ids=lambda one: one.path.name)
 
@@ -42,8 +50,41 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_everything_in_it_runs(
     document: Document, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if any(map(needs_curl, document.blocks)) and not HAS_CURL:
+        pytest.skip("there is no curl here")
     monkeypatch.chdir(terminal.directory)
+    follow(document, terminal)
+    terminal.stop_server()
+
+
+def test_all_pages_run_on_one_server_as_the_readme_links_them(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(terminal.directory)
+    readme = Document(ROOT / "README.md")
+    pages = [Document(ROOT / name) for name in dict.fromkeys(readme.links()) if "docs/" in name]
+    # Spark would take minutes; its pages run in tests/spark, and here their topics must be free.
+    for page in (readme, *pages):
+        follow(page, terminal)
+    terminal.start_server()
+    with urllib.request.urlopen(terminal.server.http + "/metrics/partitions") as answer:
+        made = set(re.findall(r'topic="([^"]*)"', answer.read().decode()))
+    spark = "".join(block.text for page in pages for block in page.of("py"))
+    wanted = set(SPARK_TOPIC.findall(spark))
+    assert {"demo", "orders", "news", "ledger"} <= made
+    assert wanted and not wanted & made
+    terminal.stop_server()
+
+
+def needs_curl(block: Block) -> bool:
+    return block.language == "console" and "$ curl " in block.text
+
+
+def follow(document: Document, terminal: Terminal) -> None:
+    """Do all that the page says. The server stays as the page leaves it."""
     for number, block in enumerate(document.blocks):
+        if needs_curl(block) and not HAS_CURL:
+            continue
         assert block.language in LANGUAGES, f"{block.place}: ```{block.language} is not checked"
         if "server stopped" in block.directives:
             terminal.stop_server()
@@ -60,7 +101,6 @@ def test_everything_in_it_runs(
         elif block.language == "sh":
             check_shell_lines(block, terminal)
     terminal.finish_open()
-    terminal.stop_server()
 
 
 def load_toml(block: Block, directory: Path) -> None:
@@ -139,9 +179,38 @@ def test_commands_and_settings_in_the_text_exist(document: Document) -> None:
 # ---- files, targets, names ----------------------------------------------------------------------
 
 
+def imported(block: Block) -> set[str]:
+    """The packages, by the first word of their names."""
+    found = set()
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.Import):
+            found |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@each_document
+def test_what_a_snippet_imports_is_installed_or_the_page_says_how(document: Document) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = {re.split(r"[^\w-]", one)[0] for one in project["dependencies"]}
+    installed |= {"penstock", *sys.stdlib_module_names}
+    commands = re.findall(r"pip install ([^`\n]+)", document.path.read_text())
+    named = {re.split(r"[^\w-]", word)[0] for line in commands for word in shlex.split(line)}
+    for block in document.of("python"):
+        assert imported(block) <= installed | named, block.place
+
+
 def make_targets() -> set[str]:
     text = (ROOT / "Makefile").read_text()
     return set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
+
+
+def test_the_makefile_shows_options_that_exist() -> None:
+    shown = re.findall(r'make run ARGS="([^"]+)"', (ROOT / "Makefile").read_text())
+    assert shown
+    for arguments in shown:
+        check_command(["serve", *shlex.split(arguments)], "Makefile")
 
 
 OTHERS = [Document(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md")]
@@ -175,10 +244,8 @@ def test_the_banner_in_the_readme_is_that_of_a_bare_start() -> None:
         listening=list(listening(loaded.config).items()),
         data_directory=loaded.config.server.data_directory,
         data_source=why_there(source.kind, str(source)),
-        tls=False,
-        http_tls=False,
-        development_key=True,
-        insecure=False,
+        keys="development",
+        rustlog="no topic",
     )
     (shown,) = Document(ROOT / "README.md").of("text")
     assert shown.text.splitlines() == render(facts).splitlines()
@@ -193,6 +260,21 @@ def test_the_table_of_metrics_is_complete(terminal: Terminal) -> None:
     table = (ROOT / "docs" / "operations.md").read_text()
     assert set(re.findall(r"^\| `(penstock_\w+)`", table, re.MULTILINE)) == found
     terminal.stop_server()
+
+
+def test_the_page_of_http_has_every_call_and_status() -> None:
+    page = (ROOT / "docs" / "http.md").read_text()
+    calls = {
+        f"{method} /{'/'.join(path).replace('*', 'NAME')}"
+        for path, methods in CALLS.items()
+        for method in methods
+    }
+    assert set(re.findall(r"^\| `([A-Z]+ /\S+)` \|", page, re.MULTILINE)) == calls
+    assert f"`{API_PREFIX.rstrip('/')}`" in page
+    rows = dict(re.findall(r"^\| ([45]\d\d) \| (.*) \|$", page, re.MULTILINE))
+    assert [
+        code.name for code, status in STATUS.items() if f"`{code.name}`" not in rows[str(status)]
+    ] == []
 
 
 def test_the_unit_starts_what_there_is() -> None:

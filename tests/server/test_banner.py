@@ -1,15 +1,40 @@
-"""The lines of a starting server, for the servers that tests cannot start: fixed and open ports."""
+"""The lines of a starting server: as text for fixed and open ports, and its commands on real servers."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from kit.echo_server import make_certificate
+from kit.live_server import SOURCES, WAIT_S, LiveServer, ServerProcess
 
+from penstock.broker.access import Access, Principal
 from penstock.server.address import Address
-from penstock.server.banner import Facts, render, why_there
+from penstock.server.banner import (
+    FIRST_TOPIC,
+    Facts,
+    key_state,
+    render,
+    rustlog_state,
+    why_there,
+)
+
+TCP = ("tcp", Address("127.0.0.1", 9092))
+HTTP = ("http", Address("127.0.0.1", 8080))
 
 
-def facts(
-    *listening: tuple[str, Address], tls: bool = False, key: bool = True, insecure: bool = False
-) -> Facts:
-    return Facts(listening, "./penstock-data", "default", tls, tls, key, insecure)
+def facts(*listening: tuple[str, Address], **more: Any) -> Facts:
+    told = {"keys": "development", "rustlog": "ready", **more}
+    return Facts(listening, "./penstock-data", "default", **told)
+
+
+def commands(text: str) -> list[str]:
+    return re.findall(r"^\w[\w ]+: +(penstock .*)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -27,19 +52,222 @@ def test_the_first_commands_find_the_server(name: str, address: Address, line: s
     assert render(facts((name, address))).splitlines()[-1] == line
 
 
-def test_no_listener_no_commands() -> None:
-    assert "penstock pub" not in render(facts())
+@pytest.mark.parametrize(
+    ("listening", "more", "expected"),
+    [
+        # RustLog makes no topic by itself, and does not need one that is there.
+        (["rustlog", "http"], {"rustlog": "no topic"}, ["topic create", "pub RUSTLOG", "cat"]),
+        (["rustlog", "http"], {"rustlog": "ready"}, ["pub RUSTLOG", "cat"]),
+        (["rustlog"], {"rustlog": "no topic"}, []),
+        (["rustlog", "http"], {"rustlog": "not allowed", "keys": "admin"}, ["cat"]),
+        (["rustlog", "blipmq"], {"rustlog": "no topic"}, ["pub BLIPMQ"]),
+        # Nobody can log in.
+        (["tcp", "http"], {"rustlog": "no topic", "keys": "none"}, []),
+        (["tcp", "http"], {"rustlog": "ready", "keys": "none"}, ["pub TCP RUSTLOG"]),
+        (["blipmq", "http"], {"rustlog": "ready", "keys": "none"}, []),
+        # Without TLS where that is possible.
+        (["tcp", "blipmq"], {"tls": True, "tls_only": {"tcp"}}, ["pub BLIPMQ"]),
+        (["tcp"], {"tls": True, "tls_only": {"tcp"}}, ["pub TCP --tls"]),
+        # The command line has no certificate to show.
+        (["tcp", "http"], {"tls_only": {"tcp"}, "client_certificates": True}, ["cat"]),
+        (["http"], {"tls_only": {"http"}, "client_certificates": True}, []),
+        ([], {}, []),
+    ],
+)
+def test_which_commands_there_are(
+    listening: list[str], more: Mapping[str, Any], expected: list[str]
+) -> None:
+    ports = {name: 10 + number for number, name in enumerate(("tcp", "blipmq", "rustlog", "http"))}
+    told = render(facts(*[(name, Address("box", ports[name])) for name in listening], **more))
+    http = f"--http http://box:{ports['http']}"
+    words = {
+        "topic create": f"penstock topic create {http} demo",
+        "cat": f"penstock cat {http} demo",
+        "pub TCP --tls": f"penstock pub --server box:{ports['tcp']} --tls demo hello",
+        "pub TCP RUSTLOG": f"penstock pub --server box:{ports['tcp']} --protocol rustlog demo hello",
+        "pub BLIPMQ": f"penstock pub --server box:{ports['blipmq']} demo hello",
+        "pub RUSTLOG": f"penstock pub --server box:{ports['rustlog']} --protocol rustlog demo hello",
+    }
+    assert commands(told) == [words[one] for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "row"),
+    [
+        ({}, "tcp", "box:1  RustLog and BlipMQ"),
+        ({"tls": True}, "tcp", "box:1  RustLog and BlipMQ, with or without TLS"),
+        ({"tls": True, "tls_only": {"tcp"}}, "tcp", "box:1  RustLog and BlipMQ, TLS only"),
+        (
+            {"tls": True, "tls_only": {"tcp"}, "client_certificates": True},
+            "tcp",
+            "box:1  RustLog and BlipMQ, TLS with a client certificate only",
+        ),
+        ({"tls": True}, "http", "http://box:1  /healthz /readyz /metrics /api/v1"),
+        ({"tls_only": {"http"}}, "http", "https://box:1  /healthz /readyz /metrics /api/v1"),
+        ({"tls": True, "tls_only": {"flight"}}, "flight", "grpc+tls://box:1  Arrow Flight"),
+        ({}, "flight", "grpc://box:1  Arrow Flight"),
+    ],
+)
+def test_what_a_listener_takes(more: Mapping[str, Any], name: str, row: str) -> None:
+    line = render(facts((name, Address("box", 1)), **more)).splitlines()[1]
+    assert line == f"  {name:<7} {row}"
+
+
+NO_ADMIN = (
+    "there is no admin key; stop the server and make one:  penstock key create NAME --role admin"
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("development", ["dev-key  (no API keys yet, and only this machine can connect)"]),
+        ("admin", ["needed: set PENSTOCK_KEY to an API key of this server"]),
+        (
+            "no admin",
+            [
+                "needed: set PENSTOCK_KEY to an API key of this server",
+                f"{NO_ADMIN} --data ./penstock-data",
+            ],
+        ),
+        ("none", [f"{NO_ADMIN} --data ./penstock-data"]),
+    ],
+)
+def test_which_key_one_needs(keys: str, expected: list[str]) -> None:
+    lines = render(facts(TCP, HTTP, keys=keys)).splitlines()
+    assert [line[10:] for line in lines if line.startswith("  key ")] == expected
 
 
 def test_what_others_can_reach_is_said() -> None:
     outside = (("tcp", Address("0.0.0.0", 1)), ("http", Address("0.0.0.0", 2)))
-    text = render(facts(*outside, tls=True, key=False, insecure=True))
-    assert "RustLog and BlipMQ, with or without TLS" in text
+    text = render(facts(*outside, tls=True, tls_only={"tcp", "http"}, keys="admin", insecure=True))
     assert "https://0.0.0.0:2" in text
     assert "dev-key" not in text
     assert "insecure: other machines may connect" in text
+    assert "  tls     HOST is a name in the certificate; add --ca FILE if" in text
+    assert commands(text) == [
+        "penstock pub --server HOST:1 --tls demo hello",
+        "penstock cat --http https://HOST:2 demo",
+    ]
 
 
 def test_why_the_data_is_there() -> None:
     assert why_there("default", "default") == "default; change it with --data"
     assert why_there("file", "penstock.toml:3") == "from penstock.toml:3"
+
+
+# --- real servers --------------------------------------------------------------------------------
+
+
+def penstock(
+    arguments: Sequence[str], directory: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if "PENSTOCK_" not in name}
+    environment = {**kept, "PYTHONPATH": SOURCES, "XDG_CONFIG_HOME": str(directory), **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=WAIT_S,
+    )
+
+
+def try_commands(served: ServerProcess, directory: Path, key: str = "", ca: str = "") -> None:
+    """All that the banner shows, by somebody who has the key and knows the certificate."""
+    shown = commands(served.banner)
+    assert [line.split()[1] for line in shown][-2:] == ["pub", "cat"], served.banner
+    for line in shown:
+        words = shlex.split(line.replace("HOST", "localhost"))[1:]
+        words += ["--ca", ca] if "HOST" in line else []
+        done = penstock(words, directory, **({"PENSTOCK_KEY": key} if key else {}))
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+    assert done.stdout == "hello\n"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"listeners.tcp": "off"},
+        {"listeners.tcp": "off", "listeners.blipmq": "off"},
+        {"listeners.tcp": "off", "listeners.blipmq": "off", "rustlog.auto_create": "true"},
+    ],
+    ids=["all", "no tcp", "RustLog alone", "RustLog makes topics"],
+)
+def test_the_commands_work_as_they_stand(tmp_path: Path, settings: Mapping[str, str]) -> None:
+    with ServerProcess(tmp_path / "data", settings) as served:
+        try_commands(served, tmp_path)
+
+
+@pytest.mark.parametrize("http", ["127.0.0.1:0", "0.0.0.0:0"])
+def test_the_commands_work_with_a_key_and_tls(tmp_path: Path, http: str) -> None:
+    made = penstock(
+        ["key", "create", "ops", "--role", "admin", "--data", f"{tmp_path}/data"], tmp_path
+    )
+    pem = make_certificate(tmp_path)
+    settings = {
+        "listeners.tcp": "0.0.0.0:0",
+        "listeners.blipmq": "off",
+        "listeners.http": http,
+        "tls.certificate": pem.certificate,
+        "tls.key": pem.key,
+    }
+    with ServerProcess(tmp_path / "data", settings) as served:
+        assert "RustLog and BlipMQ, TLS only" in served.banner
+        assert "set PENSTOCK_KEY" in served.banner
+        assert "--tls" in served.banner and "no admin key" not in served.banner
+        try_commands(served, tmp_path, made.stdout.strip(), pem.certificate)
+
+
+def test_the_command_that_makes_the_first_admin_key(tmp_path: Path) -> None:
+    """For a server that has keys, but nobody who could make another one."""
+    data = tmp_path / "the data"
+    penstock(["key", "create", "feed", "--role", "writer", "--data", str(data)], tmp_path)
+    with ServerProcess(data) as served:
+        assert served.stop() == 0
+    (line,) = re.findall(r"there is no admin key.*?(penstock key create .*)$", served.banner, re.M)
+    made = penstock(shlex.split(line)[1:], tmp_path)
+    assert made.returncode == 0, made.stderr
+    with ServerProcess(data) as served:
+        try_commands(served, tmp_path, made.stdout.strip())
+
+
+# --- what the server knows of its keys -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "revoked", "expected"),
+    [
+        ([], [], "none"),
+        ([("a", "admin", ("*",))], [], "admin"),
+        ([("a", "admin", ("*",)), ("w", "writer", ("*",))], ["a"], "no admin"),
+        ([("a", "admin", ("orders.*",))], [], "no admin"),
+        ([("a", "admin", ("*",))], ["a"], "none"),
+    ],
+)
+def test_the_keys_that_can_log_in(
+    tmp_path: Path, made: list[Any], revoked: list[str], expected: str
+) -> None:
+    with LiveServer(tmp_path / "data") as live:
+        assert key_state(live.server.broker.access) == "development"
+        nobody = Principal("anonymous", "nobody")
+        metadata = live.server.engine.metadata
+        access = Access(metadata, (), development_key=False, anonymous=nobody)
+        for name, role, topics in made:
+            access.create_key(name, role, topics)
+        for name in revoked:
+            access.revoke_key(name)
+        assert key_state(access) == expected
+
+
+@pytest.mark.parametrize(("auto_create", "before"), [("false", "no topic"), ("true", "ready")])
+def test_whether_rustlog_may_write(tmp_path: Path, auto_create: str, before: str) -> None:
+    with LiveServer(tmp_path / "data", {"rustlog.auto_create": auto_create}) as live:
+        broker = live.server.broker
+        assert live.call(lambda: rustlog_state(broker)) == before
+        live.call(lambda: broker.ensure_topic(FIRST_TOPIC))
+        assert live.call(lambda: rustlog_state(broker)) == "ready"
+        broker.access.anonymous = Principal("anonymous", "nobody")
+        assert live.call(lambda: rustlog_state(broker)) == "not allowed"

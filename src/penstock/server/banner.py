@@ -1,10 +1,13 @@
 """The few lines that a starting server says: what listens where, where the data is, what to do next."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from penstock import __version__
+from penstock.broker.access import Access, Principal
+from penstock.broker.broker import Broker
 from penstock.server.address import Address
 from penstock.server.config_checks import DEVELOPMENT_KEY
 
@@ -15,67 +18,159 @@ SERVES: Final = {
     "flight": "Arrow Flight",
     "http": "/healthz /readyz /metrics /api/v1",
 }
+# Listeners whose address is shown as a URL, whose scheme tells of TLS.
+SCHEMES: Final = {"flight": ("grpc", "grpc+tls"), "http": ("http", "https")}
 
 # Where `penstock pub` and `penstock cat` look for a server unless told otherwise.
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
 DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
 # Addresses that one can listen on but not connect to.
 LOCAL_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# With TLS a client must name the host as the certificate does, and only its owner knows how.
+ANY_HOST: Final = "HOST"
+# The topic of the first commands.
+FIRST_TOPIC: Final = "demo"
+
+Keys = Literal["development", "admin", "no admin", "none"]
+RustLog = Literal["ready", "no topic", "not allowed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the banner tells. `data_source` says why the data is where it is."""
+    """What the banner tells. `data_source` says why the data is where it is.
+
+    `tls_only` names the listeners that take nothing but TLS; with `tls` the others take it too.
+    `rustlog` says whether RustLog, which has no login, may write to the first topic.
+    """
 
     listening: Sequence[tuple[str, Address]]
     data_directory: str
     data_source: str
-    tls: bool
-    http_tls: bool
-    development_key: bool
-    insecure: bool
+    keys: Keys
+    rustlog: RustLog
+    tls: bool = False
+    tls_only: Set[str] = frozenset()
+    client_certificates: bool = False
+    insecure: bool = False
+
+
+def key_state(access: Access) -> Keys:
+    """Which keys can log in. Only an admin for all topics counts as one: it can make other keys."""
+    if access.development_key:
+        return "development"
+    active = [key for key in access.list_keys() if key.revoked_us is None]
+    owners = [Principal(key.name, key.role, key.topics) for key in active]
+    if any(access.allowed(owner, "admin", "") for owner in owners):
+        return "admin"
+    return "no admin" if active else "none"
+
+
+def rustlog_state(broker: Broker) -> RustLog:
+    if not broker.access.allowed(broker.access.anonymous, "write", FIRST_TOPIC):
+        return "not allowed"
+    there = broker.engine.topic(FIRST_TOPIC) is not None
+    return "ready" if there or broker.options.rustlog_auto_create else "no topic"
 
 
 def render(facts: Facts) -> str:
-    rows = []
-    for name, address in facts.listening:
-        what = SERVES[name]
-        if name == "http":
-            where = f"{'https' if facts.http_tls else 'http'}://{address}"
-        elif name == "flight":
-            where = f"{'grpc+tls' if facts.tls else 'grpc'}://{address}"
-        else:
-            where = str(address)
-            what += ", with or without TLS" if facts.tls else ""
-        rows.append((name, where, what))
+    rows = [_listener(facts, name, address) for name, address in facts.listening]
     width = max((len(where) for _, where, _ in rows), default=0)
     lines = [f"Penstock {__version__}"]
     lines += [f"  {name:<7} {where:<{width}}  {what}" for name, where, what in rows]
     lines.append(f"  {'data':<7} {facts.data_directory}  ({facts.data_source})")
-    if facts.development_key:
-        lines.append(
-            f"  {'key':<7} {DEVELOPMENT_KEY}  (no API keys yet, and only this machine can connect)"
-        )
+    commands = list(_first_steps(facts))
+    lines += [f"  {name:<7} {text}" for name, text in _needed(facts, "\n".join(commands))]
     if facts.insecure:
         lines.append("  insecure: other machines may connect without keys and TLS")
-    lines += _first_steps(dict(facts.listening), facts.http_tls)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + commands) + "\n"
 
 
-def _first_steps(listening: dict[str, Address], http_tls: bool) -> Iterator[str]:
-    """Commands that work as they stand here: told where the server is when they would not find it."""
-    wire = listening.get("tcp") or listening.get("rustlog") or listening.get("blipmq")
+def _listener(facts: Facts, name: str, address: Address) -> tuple[str, str, str]:
+    encrypted = name in facts.tls_only
+    words = ""
+    if encrypted and facts.client_certificates:
+        words = ", TLS with a client certificate only"
+    elif name not in SCHEMES and facts.tls:
+        words = ", TLS only" if encrypted else ", with or without TLS"
+    where = f"{SCHEMES[name][encrypted]}://{address}" if name in SCHEMES else str(address)
+    return name, where, SERVES[name] + words
+
+
+def _needed(facts: Facts, commands: str) -> Iterator[tuple[str, str]]:
+    """What one must have for the commands, in rows."""
+    if facts.keys == "development":
+        yield "key", f"{DEVELOPMENT_KEY}  (no API keys yet, and only this machine can connect)"
+    if facts.keys in ("admin", "no admin"):
+        yield "key", "needed: set PENSTOCK_KEY to an API key of this server"
+    if facts.keys in ("no admin", "none"):
+        make = f"penstock key create NAME --role admin --data {shlex.quote(facts.data_directory)}"
+        yield "key", f"there is no admin key; stop the server and make one:  {make}"
+    if "--tls" in commands or "https://" in commands:
+        host = f"{ANY_HOST} is a name in the certificate; " if f"{ANY_HOST}:" in commands else ""
+        yield "tls", f"{host}add --ca FILE if this machine does not trust who signed it"
+
+
+# --- the first commands --------------------------------------------------------------------------
+
+
+def _first_steps(facts: Facts) -> Iterator[str]:
+    """Commands that work as they stand here, once the rows above them are heeded. None where no command
+    would: the command line has no certificate to show, and a server without keys lets nobody log in."""
+    usable = {
+        name: address
+        for name, address in facts.listening
+        if not (facts.client_certificates and name in facts.tls_only)
+    }
+    http = usable.get("http") if facts.keys != "none" else None
+    told = "" if http is None else _http_option(facts, http)
+    protocol, wire = _first_wire(facts, usable, http is not None)
+    if protocol == "rustlog" and facts.rustlog == "no topic":
+        yield f"Make a topic:    penstock topic create{told} {FIRST_TOPIC}"
     if wire is not None:
-        told = "" if _reachable(wire) == DEFAULT_SERVER else f" --server {_reachable(wire)}"
-        yield f"Send a message:  penstock pub{told} demo hello"
-    if "http" in listening:
-        url = f"{'https' if http_tls else 'http'}://{_reachable(listening['http'])}"
-        told = "" if url == DEFAULT_HTTP else f" --http {url}"
-        yield f"Read it again:   penstock cat{told} demo"
+        options = _server_option(facts, wire, usable[wire])
+        options += " --protocol rustlog" if protocol == "rustlog" else ""
+        yield f"Send a message:  penstock pub{options} {FIRST_TOPIC} hello"
+    if http is not None:
+        yield f"Read it again:   penstock cat{told} {FIRST_TOPIC}"
+
+
+def _first_wire(
+    facts: Facts, usable: dict[str, Address], can_create: bool
+) -> tuple[str, str | None]:
+    """Protocol and listener of the first message. BlipMQ where it is served: it makes the topic too.
+    A listener without TLS first, as nobody has to know names and certificates for it."""
+    names = [name for name in ("tcp", "blipmq", "rustlog") if name in usable]
+    names.sort(key=facts.tls_only.__contains__)
+    blipmq = [name for name in names if name != "rustlog"]
+    rustlog = [name for name in names if name != "blipmq"]
+    if blipmq and facts.keys != "none":
+        return "blipmq", blipmq[0]
+    if rustlog and (facts.rustlog == "ready" or (facts.rustlog == "no topic" and can_create)):
+        return "rustlog", rustlog[0]
+    return "", None
+
+
+def _server_option(facts: Facts, name: str, address: Address) -> str:
+    if name in facts.tls_only:
+        return f" --server {_named(address)} --tls"
+    server = _reachable(address)
+    return "" if server == DEFAULT_SERVER else f" --server {server}"
+
+
+def _http_option(facts: Facts, address: Address) -> str:
+    if "http" in facts.tls_only:
+        return f" --http https://{_named(address)}"
+    url = f"http://{_reachable(address)}"
+    return "" if url == DEFAULT_HTTP else f" --http {url}"
 
 
 def _reachable(address: Address) -> str:
     return str(Address(LOCAL_HOST.get(address.host, address.host), address.port))
+
+
+def _named(address: Address) -> str:
+    host = ANY_HOST if address.host in LOCAL_HOST else address.host
+    return str(Address(host, address.port))
 
 
 def why_there(source_kind: str, source: str) -> str:

@@ -64,7 +64,9 @@ class ListenersConfig:
     flight: Address | None = listener(
         "127.0.0.1:8815", "Arrow Flight: topics as tables. With a certificate it speaks TLS only."
     )
-    http: Address | None = listener("127.0.0.1:8080", "HTTP: /healthz, /readyz and /metrics.")
+    http: Address | None = listener(
+        "127.0.0.1:8080", "HTTP: /healthz, /readyz, /metrics, and the API under /api/v1."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
