@@ -70,9 +70,36 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("PENSTOCK__X", "penstock config init - lists all"),
+        ("PENSTOCK__LIMITS__CONECTIONS", "did you mean PENSTOCK__LIMITS__CONNECTIONS?"),
+    ],
+)
+def test_a_variable_that_nothing_is_like(
+    variable: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert cli.main(["config", "show"]) == 1
+    text = f'penstock: environment: unknown key "{variable}"; {words}\n'
+    assert capsys.readouterr().err == text
+
+
+def test_a_section_that_nothing_is_like(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "odd.toml").write_text("[qqqq]\nx = 1\n")
+    assert cli.main(["config", "show", "-c", str(tmp_path / "odd.toml")]) == 1
+    assert capsys.readouterr().err.endswith('"[qqqq]"; penstock config init - lists all\n')
+
+
+@pytest.mark.parametrize(
     ("arguments", "exit_code", "words"),
     [
         (["--set", "limits.connection=5"], 1, "did you mean limits.connections?"),
+        (["--set", "server=1"], 1, 'unknown key "server"; penstock config init - lists all'),
+        (["--set", "x.y=1"], 1, 'unknown key "x.y"; penstock config init - lists all'),
         (["--set", "limits.connections=many"], 1, "flag limits.connections"),
         (["--set", "limits.connections"], 2, "expected section.key=value"),
         (["--set", "=5"], 2, "expected section.key=value"),

@@ -250,9 +250,60 @@ def test_create_over_http(run: Run, server: Answering, monkeypatch: pytest.Monke
     code, out, err = run("create", "a", "--role", "reader", "--topics", "x")
     assert (code, out) == (0, "pk_new\n")
     assert "pk_new" not in err and "admins-key" not in err
-    ((method, path, key, body),) = server.asked
+    # The second call looks for a key of an admin; that its answer is none here harms nothing.
+    (method, path, key, body), second = server.asked
     assert (method, path, key) == ("POST", "/api/v1/keys", "Bearer admins-key")
     assert json.loads(body) == {"name": "a", "role": "reader", "topics": ["x"]}
+    assert second == ("GET", "/api/v1/keys", "Bearer admins-key", b"")
+    assert err.count("\n") == 1
+
+
+def test_a_key_of_an_admin_needs_one_call(run: Run, server: Answering) -> None:
+    server.status, server.content = 201, b'{"key":"pk_new"}'
+    assert run("create", "a", "--role", "admin", "--http", server.url)[:2] == (0, "pk_new\n")
+    assert len(server.asked) == 1
+
+
+def test_the_first_key_in_a_directory_should_be_an_admins(run: Run, tmp_path: Path) -> None:
+    advice = f"penstock key create NAME --role admin --data {tmp_path}\n"
+    assert run("create", "a", "--data", str(tmp_path))[2].endswith(advice)
+    assert advice not in run("create", "b", "--role", "admin", "--data", str(tmp_path))[2]
+    assert advice not in run("create", "c", "--data", str(tmp_path))[2]
+
+
+def test_a_full_disk_is_one_line(run: Run, tmp_path: Path) -> None:
+    """In a process of its own: only there nobody listens to the log."""
+    assert run("create", "a", "--data", str(tmp_path))[0] == 0
+    program = """
+import resource, signal, sys
+from penstock.broker.key_table import KeyTable
+from penstock.cli.main import main
+
+def add(*arguments):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+    return add_really(*arguments)
+
+add_really, KeyTable.add = KeyTable.add, add
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.exit(main(sys.argv[1:]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "key", "create", "b", "--data", str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("penstock: ") and done.stderr.count("\n") == 1, done.stderr
+    assert "not written" in done.stderr
+
+
+def test_the_help_of_hash_names_the_place(run: Run) -> None:
+    code, out, _ = run("hash", "--help")
+    assert code == 0
+    assert "for `hash` of a key in the configuration file" in " ".join(out.split())
 
 
 def test_list_over_http(run: Run, server: Answering) -> None:

@@ -1,14 +1,18 @@
 """`penstock pub` and `penstock sub` against servers that are not ours, in this process."""
 
 import io
+import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from client.peer import BlipMQPeer, JsonServer, Peer, closes, silent
 
 from penstock.cli import main as cli
-from penstock.cli.pub import REQUEST_RECORDS, MessageTooLong, lines, repeated, requests, whole
+from penstock.cli.outbox import CONFIRM_S, REQUEST_RECORDS, BlipMQOutbox, requests
+from penstock.cli.pub import MessageTooLong, lines, repeated, whole
 from penstock.client.blocking import LoopThread
+from penstock.client.tally import Tally
 from penstock.wire import blipmq as wire
 
 
@@ -43,8 +47,8 @@ class Served:
 class Stdin:
     """What the command reads instead of the terminal."""
 
-    def __init__(self, data: bytes) -> None:
-        self.buffer = io.BytesIO(data)
+    def __init__(self, data: bytes | io.BufferedReader) -> None:
+        self.buffer = io.BytesIO(data) if isinstance(data, bytes) else data
 
     def isatty(self) -> bool:
         return False
@@ -87,6 +91,151 @@ def test_a_refused_message_is_a_failure(
     assert captured.err.startswith("penstock: ")
     assert "not this one" in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.fixture
+def open_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The end to write to; the command reads from the other one, and it never ends."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader:
+        monkeypatch.setattr("sys.stdin", Stdin(reader))
+        monkeypatch.setattr("penstock.cli.pub.CONFIRM_S", 0.05)
+        yield write_end
+    os.close(write_end)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"bad\n", "0 confirmed, 1 refused, the rest not sent"),
+        (b"a\nb\nbad\nc\n", "3 confirmed, 1 refused, the rest not sent"),
+    ],
+)
+def test_a_refusal_is_told_while_the_input_goes_on(
+    thread: LoopThread,
+    open_pipe: int,
+    capsys: pytest.CaptureFixture[str],
+    given: bytes,
+    words: str,
+) -> None:
+    blipmq = BlipMQPeer()
+    blipmq.refused[b"bad"] = wire.Nack(500, "the disk is full")
+    os.write(open_pipe, given)
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["pub", "demo", "--server", server]) == 1
+    err = capsys.readouterr().err
+    assert "the disk is full" in err and err.endswith(f"; {words}\n") and err.count("\n") == 1
+
+
+def test_a_key_that_is_revoked_while_the_input_goes_on(
+    thread: LoopThread, open_pipe: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blipmq = BlipMQPeer()
+    blipmq.refused[b"after"] = wire.UNAUTHENTICATED
+    blipmq.refuses_pings_after = b"after"
+    os.write(open_pipe, b"after\n")
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["pub", "demo", "--server", server]) == 5
+    assert capsys.readouterr().err == (
+        "penstock: PUBLISH to demo was refused: unauthenticated (code 401);"
+        " 0 confirmed, 1 refused, the rest not sent\n"
+    )
+
+
+def test_at_the_end_nothing_is_left_to_send(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blipmq = BlipMQPeer()
+    blipmq.refused[b"bad"] = wire.Nack(500, "no")
+    monkeypatch.setattr("sys.stdin", Stdin(b"a\nbad\nb\n"))
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["pub", "demo", "--server", server]) == 1
+    assert capsys.readouterr().err.endswith("(code 500); 2 confirmed, 1 refused\n")
+
+
+def test_what_rustlog_took_before_the_disk_was_full(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Stdin(b"x\n" * (2 * REQUEST_RECORDS + 7)))
+    server = JsonServer()
+    server.room = REQUEST_RECORDS + 100
+    with Served(thread, Peer(server.script)) as address:
+        assert cli.main(["pub", "demo", "--protocol", "rustlog", "--server", address]) == 1
+    # Three requests: the second has no room, the last is small enough.
+    assert capsys.readouterr().err == (
+        "penstock: Produce to demo/0 was refused: no space is left, nothing was stored;"
+        " 5007 confirmed, 5000 refused, the rest not sent\n"
+    )
+    assert len(server.log) == REQUEST_RECORDS + 7
+
+
+def test_a_message_that_no_frame_holds_and_the_others(
+    thread: LoopThread, tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = JsonServer()
+    with open(f"{tmp_path}/input", "wb") as file:
+        file.write(b"first\n" + b"x" * 6_000_000 + b"\nlast\n")
+    with Served(thread, Peer(server.script)) as address:
+        options = ["-f", f"{tmp_path}/input", "--protocol", "rustlog", "--server", address]
+        assert cli.main(["pub", "demo", *options]) == 1
+    assert capsys.readouterr().err == (
+        "penstock: a message of 6000000 bytes does not fit a RustLog frame of 10485760 bytes where"
+        " each byte is written as a number; up to 2620416 bytes always fit;"
+        " 1 confirmed, the rest not sent\n"
+    )
+
+
+def test_wrong_input_behind_good_lines(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("penstock.cli.pub.MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr("penstock.cli.pub.READ_BYTES", 20)
+    monkeypatch.setattr("sys.stdin", Stdin(b"one\ntwo\n" + bytes(100)))
+    blipmq = BlipMQPeer()
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["pub", "demo", "--server", server]) == 1
+    assert capsys.readouterr().err.endswith("holds it; 2 confirmed, the rest not sent\n")
+
+
+class CountingClient:
+    """A blocking BlipMQ client as far as an outbox needs one."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.flushes = 0
+
+    def publish_many(self, topic: str, values: list[bytes], qos: int) -> None:
+        self.tally.published += len(values)
+
+    def flush(self) -> None:
+        self.flushes += 1
+        self.tally.confirmed = self.tally.published
+
+
+def test_when_an_outbox_asks_for_a_confirmation() -> None:
+    now_s = [100.0]
+    client: Any = CountingClient()
+    outbox = BlipMQOutbox(client, "demo", 1, lambda: now_s[0])
+    now_s[0] += 10 * CONFIRM_S
+    outbox.look()
+    assert client.flushes == 0  # nothing was sent
+    outbox.send([b"x"])
+    assert client.flushes == 1
+    now_s[0] += 0.9 * CONFIRM_S
+    outbox.send([b"x"])
+    assert client.flushes == 1  # not so soon again
+    now_s[0] += 0.2 * CONFIRM_S
+    outbox.look()
+    outbox.look()
+    outbox.confirm()
+    assert client.flushes == 2
+    outbox.send([bytes(3 * 1024 * 1024)])
+    outbox.send([bytes(3 * 1024 * 1024)])
+    assert client.flushes == 3
+    outbox.send([b"x"])
+    client.tally.refused = 1
+    outbox.look()
+    assert client.flushes == 4  # a refusal has arrived: why wait
 
 
 def test_a_connection_that_ends_before_the_confirmation(
@@ -152,6 +301,8 @@ def test_sub_ends_when_nothing_comes(
         ["pub", "demo", "--count", "2"],
         ["pub", "demo", "hi", "--protocol", "smtp"],
         ["pub", "demo", "hi", "--server", "a:b"],
+        ["pub", "demo", "hi", "-p", "0"],
+        ["sub", "demo", "-p", "3"],
         ["pub", "demo", "hi", "--timeout", "0"],
         ["sub", "demo", "--from", "earliest"],
         ["sub", "demo", "--protocol", "rustlog", "--from", "2026-01-01"],

@@ -78,6 +78,34 @@ def test_the_commands_on_contexts(config_home: Path, capsys: pytest.CaptureFixtu
     assert load() == (Contexts({"one": contexts.by_name["one"]}), None)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pub", "demo", "x", "--server", "127.0.0.1:1", "--tls"],
+        ["cat", "demo", "--http", "https://127.0.0.1:1"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        ("import this", "no certificate in PEM form is in it"),
+    ],
+)
+def test_certificates_that_cannot_be_used(
+    config_home: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    content: str | None,
+    reason: str,
+) -> None:
+    path = config_home / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    assert cli.main([*command, "--ca", str(path)]) == 1
+    assert capsys.readouterr().err == f"penstock: --ca {path}: {reason}\n"
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "x" * 65, "ä"])
 def test_names_that_contexts_cannot_have(config_home: Path, name: str) -> None:
     assert cli.main(["context", "add", name, "--server", "a:1"]) == 2

@@ -6,6 +6,7 @@ with texts and habits of its own, written with the single-frame codec only. `Jso
 
 import asyncio
 import json
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
@@ -47,15 +48,16 @@ class Waits:
 class Peer:
     """Serves one script for each connection, in order; the last one for all that follow."""
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:
         self._scripts = deque(scripts)
+        self._tls = tls
         self.connections = 0
         self.address = ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Peer":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -133,6 +135,9 @@ class BlipMQPeer:
         self.published: list[tuple[str, int, bytes]] = []
         self.polls = 0
         self.refuses_acks = False
+        # From this message on the key is not good any more.
+        self.refuses_pings_after: bytes | None = None
+        self._revoked = False
 
     async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -158,6 +163,8 @@ class BlipMQPeer:
             if wire.decode_auth(payload) == self.key:
                 return wire.encode_ack(number, 0)
             return wire.encode_nack(number, wire.Nack(401, "go away"))
+        if kind == wire.PING and self._revoked:
+            return wire.encode_nack(number, wire.UNAUTHENTICATED)
         if kind == wire.PING:
             return wire.encode_pong(number)
         if kind == wire.SUBSCRIBE:
@@ -183,6 +190,7 @@ class BlipMQPeer:
         if message.message in self.cut_at:
             self.cut_at.remove(message.message)
             return None
+        self._revoked |= message.message == self.refuses_pings_after
         nack = self.refused.get(message.message)
         if nack is not None:
             return wire.encode_nack(number, nack)
@@ -210,6 +218,8 @@ class JsonServer:
     def __init__(self, *, byte_by_byte: bool = False) -> None:
         self.log: list[bytes] = []
         self.committed: dict[str, int] = {}
+        # With so many records the disk is full.
+        self.room = 1_000_000
         self.byte_by_byte = byte_by_byte
         self.cut_before: set[str] = set()
         self.kinds: list[str] = []
@@ -239,6 +249,8 @@ class JsonServer:
             return {"Error": {"message": text.format(**fields)}}
         if kind == "Produce":
             first = len(self.log)
+            if first + len(fields["records"]) > self.room:
+                return {"Error": {"message": "no space is left, nothing was stored"}}
             self.log += [bytes(record) for record in fields["records"]]
             return {"Produce": {"offsets": list(range(first, len(self.log)))}}
         if kind == "Fetch":

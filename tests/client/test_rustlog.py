@@ -13,12 +13,15 @@ from penstock.client.blocking import LoopThread
 from penstock.client.errors import (
     ClientError,
     ConnectionLost,
+    NotAuthorized,
     NotFound,
     ProtocolViolation,
+    RecordsTooLarge,
     Refused,
     RequestTimedOut,
 )
-from penstock.client.rustlog import Dialect, RustLogClient, connect_rustlog
+from penstock.client.rustlog import SAFE_JSON_BYTES, Dialect, RustLogClient, connect_rustlog
+from penstock.client.tally import Tally
 from penstock.wire import rustlog_binary, rustlog_binary_reply
 from penstock.wire.rustlog import (
     CreateTopic,
@@ -159,6 +162,45 @@ def test_errors_carry_the_text_and_the_kind() -> None:
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("anonymous may not write topic 'demo'", True),
+        ("the key 'app' is revoked", True),
+        ("Not authorized: produce", False),
+    ],
+)
+def test_a_refusal_for_want_of_rights(text: str, hint: bool) -> None:
+    async def main() -> None:
+        reply = json_frames(json.dumps({"Error": {"message": text}}))
+        async with Peer(answers(reply)) as peer, client_of(peer) as client:
+            with pytest.raises(NotAuthorized) as caught:
+                await client.produce("demo", 0, [b"x"])
+            assert (caught.value.text, caught.value.exit_code) == (text, 5)
+            notes = getattr(caught.value, "__notes__", [])
+            assert ["rustlog.principal" in note for note in notes] == [True] * hint
+
+    run(main())
+
+
+def test_what_became_of_the_records() -> None:
+    async def main() -> None:
+        server = JsonServer()
+        server.room = 3
+        async with Peer(server.script) as peer, client_of(peer) as client:
+            with pytest.raises(Refused, match="no space"):
+                await client.produce_many("demo", 0, [[b"a", b"b"], [b"c", b"d"], [b"e"]])
+            assert client.tally == Tally(published=5, confirmed=3, refused=2)
+            server.cut_before.add("Produce")
+            with pytest.raises(ConnectionLost):
+                await client.produce("demo", 0, [b"f", b"g"])
+            assert (client.tally.published, client.tally.unanswered) == (7, 2)
+            await client.ping()
+            assert client.tally.unanswered == 2
+
+    run(main())
+
+
 def test_a_server_of_the_other_dialect_is_understood_when_it_refuses() -> None:
     async def main() -> None:
         async with Peer(answers(BINARY_ONLY)) as peer, client_of(peer) as client:
@@ -224,7 +266,18 @@ def test_requests_that_no_frame_can_hold() -> None:
         async with Peer(JsonServer().script) as peer, client_of(peer) as client:
             with pytest.raises(ValueError, match="frame of"):
                 await client.produce("demo", 0, [bytes(11_000_000)])
+            with pytest.raises(RecordsTooLarge, match="with 2 messages of 6000000 bytes") as caught:
+                await client.produce("demo", 0, [bytes(5_000_000), bytes(1_000_000)])
+            assert caught.value.safe_bytes == SAFE_JSON_BYTES
+            assert len(await client.produce("demo", 0, [b"\xff" * SAFE_JSON_BYTES])) == 1
+            assert client.tally.published == 1
             await client.ping()
+        async with Peer(answers(BINARY_ONLY)) as peer, client_of(peer, "binary") as client:
+            with pytest.raises(RecordsTooLarge, match="up to 10481664 bytes always fit") as caught:
+                await client.produce("demo", 0, [bytes(10_500_000)])
+            assert "number" not in str(caught.value)
+            with pytest.raises(ValueError, match="text of 70000 bytes"):
+                await client.produce("x" * 70_000, 0, [b"x"])
         with pytest.raises(ValueError, match="dialect"):
             client_of(peer, "xml")  # type: ignore[arg-type]  # what the test is about
 

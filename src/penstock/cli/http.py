@@ -138,6 +138,10 @@ class Api:
             return response.status, self._read(response, deadline_s)
         except TimeoutError:
             raise self._too_slow() from None
+        except http.client.RemoteDisconnected:
+            hint = "" if self._scheme == "https" else ", perhaps it expects https"
+            text = f"it closed the connection without an answer{hint}"
+            raise CannotConnect(self._url, 0, "", text) from None
         except OSError as error:
             raise CannotConnect(self._url, 0, "", _reason(error)) from None
         except http.client.HTTPException:
@@ -181,6 +185,10 @@ def segment(name: str) -> str:
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate was not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
+    if isinstance(error, ssl.SSLError):
+        # Its other texts name a line of OpenSSL.
+        words = (error.reason or "no reason given").replace("_", " ").lower()
+        return f"no TLS came about ({words}), perhaps it speaks http"
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error) or type(error).__name__
     return os.strerror(error.errno)

@@ -5,6 +5,7 @@ it holds the lock of the data directory, so no server can be running there; that
 can get its first keys before it ever starts. A new key is all that `create` writes to stdout.
 """
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,9 +112,11 @@ def create_key(
 
     rules = tuple(topics or ALL_TOPICS)
     check_key(name, role, rules)
+    others: tuple[ListedKey, ...] | None = None
     if data is not None:
         with _opened(data, create=True) as access:
             secret = access.create_key(name, role, rules)
+            others = _listed(access)
     else:
         body = {"name": name, "role": role, "topics": rules}
         secret = _ask(target, "POST", KEYS_PATH, CreatedKey, body).key
@@ -122,6 +125,36 @@ def create_key(
         err=True,
     )
     typer.echo(secret)
+    if not _can_manage(ListedKey(name, role, rules)):
+        _warn_without_admin(_asked_keys(target) if others is None else others, data)
+
+
+def _warn_without_admin(found: tuple[ListedKey, ...], data: str | None) -> None:
+    """The first key ends the server's own dev-key: without a key of an admin nobody can manage it."""
+    if not found or any(map(_can_manage, found)):
+        return
+    where = "" if data is None else f" --data {data}"
+    typer.echo(
+        "No key has the role admin yet, and dev-key ends at the next start of the server;"
+        f" make one now: penstock key create NAME --role admin{where}",
+        err=True,
+    )
+
+
+def _can_manage(key: ListedKey) -> bool:
+    """Whether it may make other keys: an admin for some topics only may not."""
+    from penstock.broker.access import ALL_TOPICS
+
+    everywhere = not key.topics or key.topics == ALL_TOPICS
+    return key.role == "admin" and everywhere and key.revoked_us is None
+
+
+def _asked_keys(target: Target) -> tuple[ListedKey, ...]:
+    """All keys; none if the server does not tell, as the key that it made is what counts."""
+    try:
+        return _ask(target, "GET", KEYS_PATH, KeyList).keys
+    except PenstockError:
+        return ()
 
 
 def list_keys(
@@ -132,7 +165,7 @@ def list_keys(
     """Show names, roles and topics of all keys; never the keys."""
     if data is not None:
         with _opened(data) as access:
-            found = msgspec.convert({"keys": access.list_keys()}, KeyList, from_attributes=True)
+            found = KeyList(_listed(access))
     else:
         found = _ask(target, "GET", KEYS_PATH, KeyList)
     if as_json:
@@ -169,7 +202,7 @@ def revoke_key(target: Target, name: Name, data: Data = None) -> None:
 
 
 def hash_key() -> None:
-    """Read a key from stdin and print its hash, for `hash` of [[keys]] in the configuration."""
+    """Read a key from stdin and print its hash, for `hash` of a key in the configuration file."""
     from penstock.broker.keys import MAX_SLOW_KEY_BYTES, hash_slowly
 
     if sys.stdin.isatty():
@@ -195,6 +228,10 @@ def _ask(target: Target, method: str, path: str, kind: type[Answer], body: Any =
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError:
         raise NotOurServer(target.http, 200, "", "an answer of another shape") from None
+
+
+def _listed(access: "Access") -> tuple[ListedKey, ...]:
+    return msgspec.convert(access.list_keys(), tuple[ListedKey, ...], from_attributes=True)
 
 
 def _day(time_us: int | None) -> str:
@@ -229,10 +266,23 @@ def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
         lock = DataDirectoryLock(directory)
     except DataDirectoryInUse as error:
         raise HeldByServer(str(error)) from error
-    with lock:
+    with lock, _quiet("penstock.log.metadata"):
         metadata = MetadataStore(path)
         try:
             nobody = Principal("anonymous", "reader")
             yield Access(metadata, (), development_key=False, anonymous=nobody)
         finally:
             metadata.close()
+
+
+@contextmanager
+def _quiet(name: str) -> "Iterator[None]":
+    """A write that fails is logged and raised. Here nobody listens to the log, so that Python itself
+    would print the line, and the command prints it again."""
+    logger = logging.getLogger(name)
+    silent = logging.NullHandler()
+    logger.addHandler(silent)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silent)

@@ -1,9 +1,11 @@
 """`penstock pub TOPIC [MESSAGE]`: publish one message, lines of a file or of stdin, or all of it.
 
 Ends with 0 only when the server has every message on disk: with BlipMQ by a PONG behind the last one,
-with RustLog by the offsets. Blocks while it reads, so that Ctrl-C works at any time.
+with RustLog by the offsets. Ends early when one is refused, and says what became of the others. Blocks
+while it reads, so that Ctrl-C works at any time; but not for long while something is unconfirmed.
 """
 
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,14 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
+from penstock.cli.outbox import (
+    CONFIRM_S,
+    FLUSH_BYTES,
+    Outbox,
+    open_blipmq,
+    open_rustlog,
+    outcome,
+)
 from penstock.cli.target import Target, with_target
 from penstock.errors import PenstockError
 
@@ -19,15 +29,9 @@ from penstock.errors import PenstockError
 READ_BYTES: Final = 1024 * 1024
 # Repeated messages go out in pieces of so many.
 REPEATED: Final = 1_000
-# Between two confirmations: large enough not to matter, small enough that each comes in time.
-FLUSH_BYTES: Final = 4 * 1024 * 1024
-# One RustLog request: a byte takes up to four characters, and a frame holds 10 MiB.
-REQUEST_BYTES: Final = 1024 * 1024
-REQUEST_RECORDS: Final = 5_000
+PARTITION_NEEDS_RUSTLOG: Final = "--partition needs --protocol rustlog; BlipMQ cannot choose one"
 # No protocol has room for a longer message (BlipMQ: 16 MiB).
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-
-Send = Callable[[list[bytes]], None]
 
 
 class Wire(StrEnum):
@@ -37,7 +41,9 @@ class Wire(StrEnum):
 
 Protocol = Annotated[Wire, typer.Option("--protocol", help="Which wire protocol.")]
 Qos = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 at most, 1 at least once.")]
-Partition = Annotated[int, typer.Option("-p", "--partition", min=0, help="RustLog: which one.")]
+Partition = Annotated[
+    int | None, typer.Option("-p", "--partition", min=0, help="RustLog: which one; 0 if not given.")
+]
 
 
 class MessageTooLong(PenstockError):
@@ -61,7 +67,7 @@ def publish(
     ] = None,
     protocol: Protocol = Wire.blipmq,
     qos: Qos = 1,
-    partition: Partition = 0,
+    partition: Partition = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Repeat MESSAGE.")] = 1,
     file: Annotated[
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Read this instead of stdin.")
@@ -76,11 +82,13 @@ def publish(
         raise typer.BadParameter("give MESSAGE or input from --file, --raw or stdin, not both")
     if count > 1 and not given:
         raise typer.BadParameter("--count repeats MESSAGE, and there is none")
+    if protocol is Wire.blipmq and partition is not None:
+        raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
     text = (message or "").encode("utf-8", "surrogateescape")
     with _input(None if given else file or "-") as stream:
         read = whole if raw else lines
         chunks = repeated(text, count) if stream is None else read(stream)
-        published = _publish_all(target, topic, protocol, qos, partition, chunks, count)
+        published = _publish_all(target, topic, protocol, qos, partition or 0, chunks, count)
     if sys.stderr.isatty():
         typer.echo(f"published {published} to {topic}", err=True)
 
@@ -96,87 +104,53 @@ def _publish_all(
 ) -> int:
     """How many messages there were; the server has taken each of them."""
     opened = (
-        blipmq_sender(target, topic, qos)
+        open_blipmq(target, topic, qos)
         if protocol is Wire.blipmq
-        else rustlog_sender(target, topic, partition)
+        else open_rustlog(target, topic, partition)
     )
-    published = 0
-    try:
-        with opened as send, _progress(count) as advance:
-            for chunk in chunks:
-                send(chunk)
-                published += len(chunk)
+    with opened as outbox, _progress(count) as advance, _accounted(outbox) as at_end:
+        for chunk in chunks:
+            if chunk:
+                outbox.send(chunk)
                 advance(len(chunk))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    return published
-
-
-# ---- senders ----
+            else:
+                outbox.look()
+        at_end()
+        outbox.confirm()
+        return outbox.tally.published
 
 
 @contextmanager
-def blipmq_sender(target: Target, topic: str, qos: int) -> Iterator[Send]:
-    from penstock.client.blipmq import connect_blipmq
-    from penstock.client.errors import NotAuthorized, PublishRefused
+def _accounted(outbox: Outbox) -> Iterator[Callable[[], None]]:
+    """Whatever goes wrong tells what became of the messages. To be called when all is sent."""
+    ended = False
 
-    unconfirmed = 0
-
-    def send(values: list[bytes]) -> None:
-        nonlocal unconfirmed
-        client.publish_many(topic, values, qos)
-        unconfirmed += sum(map(len, values))
-        if unconfirmed >= FLUSH_BYTES:
-            client.flush()
-            unconfirmed = 0
+    def at_end() -> None:
+        nonlocal ended
+        ended = True
 
     try:
-        # Leaving the block flushes, and raises what was refused.
-        with connect_blipmq(target.server, key=target.key, settings=target.settings()) as client:
-            yield send
-    except PublishRefused as error:
-        if error.not_authorized:
-            first = error.refusals[0]
-            raise NotAuthorized(first.code, first.text, f"PUBLISH to {topic}") from None
-        raise
+        yield at_end
+    except (PenstockError, OSError, ValueError) as error:
+        failure = _settled(outbox, error)
+        sent = outbox.tally.published
+        # Of the one message that there is, the error itself says all.
+        if sent > 1 or (sent == 1 and not ended):
+            failure.add_note(outcome(outbox.tally, more=not ended))
+        raise failure from None
 
 
-@contextmanager
-def rustlog_sender(target: Target, topic: str, partition: int) -> Iterator[Send]:
-    from penstock.cli.topic import suggestion
-    from penstock.client.errors import ClientError, NotFound
-    from penstock.client.rustlog import connect_rustlog
+def _settled(outbox: Outbox, error: Exception) -> Exception:
+    """The error to report. If it is one of the input, what was sent before is confirmed first."""
+    from penstock.client.errors import ClientError
 
-    def send(values: list[bytes]) -> None:
-        client.produce_many(topic, partition, requests(values))
-
-    with connect_rustlog(target.server, settings=target.settings()) as client:
-        try:
-            yield send
-        except NotFound as error:
-            try:
-                names = list(client.list_topics())
-            except ClientError:
-                # Not every server has this extension; the error is good enough without.
-                raise error from None
-            if topic in names:
-                raise
-            text = f"{error.text}; {suggestion(topic, names)}"
-            raise NotFound(error.code, text, error.what) from None
-
-
-def requests(values: list[bytes]) -> Iterator[list[bytes]]:
-    """Pieces that fit one request each, if their records do at all."""
-    piece: list[bytes] = []
-    size = 0
-    for value in values:
-        if piece and (len(piece) == REQUEST_RECORDS or size + len(value) > REQUEST_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(value)
-        size += len(value)
-    if piece:
-        yield piece
+    if isinstance(error, ClientError):
+        return error
+    try:
+        outbox.confirm()
+    except ClientError as refusal:
+        return refusal
+    return typer.BadParameter(str(error)) if isinstance(error, ValueError) else error
 
 
 # ---- input ----
@@ -202,10 +176,16 @@ def repeated(message: bytes, count: int) -> Iterator[list[bytes]]:
 
 
 def lines(stream: Any) -> Iterator[list[bytes]]:
-    """The lines as they arrive, without their \\n. A last line without one counts, if it is not empty."""
+    """The lines as they arrive, without their \\n. A last line without one counts, if it is not empty.
+
+    No lines at all mean that none came for a while.
+    """
     rest = b""
     number = 0
-    while chunk := stream.read1(READ_BYTES):
+    for chunk in arriving(stream):
+        if chunk is None:
+            yield []
+            continue
         *complete, rest = (rest + chunk).split(b"\n")
         number += len(complete)
         if complete:
@@ -214,6 +194,23 @@ def lines(stream: Any) -> Iterator[list[bytes]]:
             raise MessageTooLong(number + 1)
     if rest:
         yield [rest]
+
+
+def arriving(stream: Any) -> Iterator[bytes | None]:
+    """The input piece by piece; None whenever nothing came for CONFIRM_S."""
+    try:
+        descriptor: int | None = stream.fileno()
+    except OSError:  # bytes in memory: never late
+        descriptor = None
+    while True:
+        # `read1` leaves nothing in the buffer of the stream, so the descriptor tells all.
+        if descriptor is not None and not select.select([descriptor], [], [], CONFIRM_S)[0]:
+            yield None
+            continue
+        piece = stream.read1(READ_BYTES)
+        if not piece:
+            return
+        yield piece
 
 
 def whole(stream: BinaryIO) -> Iterator[list[bytes]]:

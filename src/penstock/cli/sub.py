@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.output import Formatter, Record, formatter, standard_output
 from penstock.cli.places import Place, parse_place
-from penstock.cli.pub import Partition, Protocol, Qos, Wire
+from penstock.cli.pub import PARTITION_NEEDS_RUSTLOG, Partition, Protocol, Qos, Wire
 from penstock.cli.target import Target, with_target
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
@@ -31,7 +31,7 @@ def subscribe(
     topic: Annotated[str, typer.Argument(help="Name of the topic.")],
     protocol: Protocol = Wire.blipmq,
     qos: Qos = 1,
-    partition: Partition = 0,
+    partition: Partition = None,
     group: Annotated[
         str | None, typer.Option("-g", "--group", help="RustLog: read as this group.")
     ] = None,
@@ -58,12 +58,14 @@ def subscribe(
     if protocol is Wire.blipmq:
         if group is not None or start is not None:
             raise typer.BadParameter("--group and --from need --protocol rustlog")
+        if partition is not None:
+            raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
         work = _blipmq(target, topic, qos, count, idle, write_as)
     else:
         place = Place() if start is None else parse_place(start, "--from")
         if place.time_us is not None or place.last is not None:
             raise typer.BadParameter(f"--from {start}: RustLog has earliest, latest and offsets")
-        work = _rustlog(target, topic, partition, group, place, count, idle, write_as)
+        work = _rustlog(target, topic, partition or 0, group, place, count, idle, write_as)
     try:
         uvloop.run(work)
     except ValueError as error:
@@ -117,7 +119,7 @@ async def _rustlog(
             output.write(b"".join(map(write_as, records)))
             output.flush()
             if group:
-                await client.commit(topic, partition, group, pairs[-1][0] + 1)
+                await client.commit(topic, partition, group, pairs[-1][0] + 1, patient=True)
             left = None if left is None else left - len(pairs)
             if left == 0:
                 break

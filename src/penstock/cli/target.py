@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.cli.contexts import Context, load
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
     from penstock.cli.http import Api
@@ -37,6 +38,21 @@ KEY_VARIABLE: Final = "PENSTOCK_KEY"
 CONTEXT_VARIABLE: Final = "PENSTOCK_CONTEXT"
 
 _PANEL: Final = "Which server"
+# Arguments that may be any bytes: what is sent or printed, and names of files. All others are names of
+# things, and those are UTF-8 everywhere.
+_ANY_BYTES: Final = frozenset({"message", "template", "file", "data"})
+
+
+class UnusableTrust(PenstockError):
+    """`path`: the file with the certificates to trust, None for those of the system."""
+
+    def __init__(self, path: str | None, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"--ca {self.path}: {self.reason}" if self.path else f"certificates: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,12 @@ class Target:
         return Api(self.http, self.key, self.timeout_s, trust)
 
     def _trust(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self.ca)
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except ssl.SSLError:
+            raise UnusableTrust(self.ca, "no certificate in PEM form is in it") from None
+        except OSError as error:
+            raise UnusableTrust(self.ca, error.strerror or str(error)) from None
 
 
 def resolve(
@@ -142,9 +163,25 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(**values: Any) -> None:
         flags = {name: values.pop(f"target_{name}") for name in _OPTIONS}
-        command(resolve(flags, os.environ), **values)
+        target = resolve(flags, os.environ)
+        require_utf8([target.server, target.http])
+        require_utf8([target.key], "the API key")
+        for name, value in values.items():
+            if name not in _ANY_BYTES:
+                require_utf8(value if isinstance(value, list) else [value])
+        command(target, **values)
 
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + added
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by typer
     wrapped.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
     return wrapped
+
+
+def require_utf8(values: list[Any], shown_as: str | None = None) -> None:
+    """The system hands over bytes that are no UTF-8 as lone surrogates, which nothing can send."""
+    for value in values:
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            shown = shown_as or os.fsencode(value).decode("utf-8", "backslashreplace")
+            raise typer.BadParameter(f"{shown} is not UTF-8") from None

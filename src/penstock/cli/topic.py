@@ -1,5 +1,6 @@
 """`penstock topic ls|create|describe|delete|set`, over the HTTP API."""
 
+import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,8 +84,11 @@ def delete_topic(
 
     api = target.api()
     records = find_topic(api, name)["records"]
-    if not yes:
-        typer.confirm(f"Delete {name} with {records} records for good?", abort=True, err=True)
+    if not yes and not typer.confirm(f"Delete {name} with {records} records for good?", err=True):
+        # An answer from a pipe leaves the cursor behind the question.
+        start = "" if sys.stdin.isatty() else "\n"
+        typer.echo(f"{start}topic {name} is kept", err=True)
+        raise typer.Exit(1)
     api.call("DELETE", f"/topics/{segment(name)}")
     typer.echo(f"topic {name} is deleted", err=True)
 

@@ -28,6 +28,7 @@ from penstock.client.errors import (
     refused,
 )
 from penstock.client.settings import ClientSettings, parse_server
+from penstock.client.tally import Tally
 from penstock.wire.blipmq import (
     ACK,
     FRAME_TYPES,
@@ -74,8 +75,10 @@ class BlipMQClient:
         self._due: dict[int, tuple[asyncio.Future[int], str]] = {}
         self._rounds: deque[PollRound] = deque()
         self._subscriptions: list[Subscription] = []
-        self._published = 0
-        self._confirmed = 0
+        self.tally = Tally()
+        # What is settled of it, by a PONG or by a loss: how many published, how many refused.
+        self._settled = 0
+        self._settled_refusals = 0
         self._loss: ConnectionLost | None = None
         self._refusals: list[Refusal] = []
         self._refusal_count = 0
@@ -98,7 +101,7 @@ class BlipMQClient:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            open_work = self._published > self._confirmed or self._refusals or self._loss
+            open_work = self.tally.published > self._settled or self._refusals or self._loss
             if error is None and open_work:
                 await self.flush()
         finally:
@@ -140,7 +143,7 @@ class BlipMQClient:
             for value in values:
                 check_message(name, len(value))
             raise
-        self._published += count
+        self.tally.published += count
         channel.write(frames)
         if channel.choked:
             await self._connection.drain(channel)
@@ -153,9 +156,9 @@ class BlipMQClient:
         connection ended since then with messages unconfirmed.
         """
         self._raise_loss()
-        upto = self._published
+        upto = self.tally.published
         await self._ask(encode_ping, "flush")
-        self._confirmed = max(self._confirmed, upto)
+        self._settle(upto)
         # A comeback in between would have answered for messages that went down with the old one.
         self._raise_loss()
         if self._refusals:
@@ -166,6 +169,14 @@ class BlipMQClient:
     async def ping(self) -> None:
         """Return when the server answered."""
         await self._ask(encode_ping, "PING")
+
+    def _settle(self, upto: int) -> None:
+        """A PONG came behind the first `upto` messages: what was not refused of them is taken."""
+        answered = max(0, upto - self._settled)
+        refused_of_them = self.tally.refused - self._settled_refusals
+        self.tally.confirmed += max(0, answered - refused_of_them)
+        self._settled += answered
+        self._settled_refusals = self.tally.refused
 
     def _raise_loss(self) -> None:
         loss, self._loss = self._loss, None
@@ -257,8 +268,10 @@ class BlipMQClient:
         return consumed
 
     def lost(self, error: ClientError) -> None:
-        unconfirmed = self._published - self._confirmed
-        self._confirmed = self._published
+        refused_of_them = self.tally.refused - self._settled_refusals
+        unconfirmed = self.tally.published - self._settled - refused_of_them
+        self._settled = self.tally.published
+        self._settled_refusals = self.tally.refused
         if isinstance(error, ConnectionLost):
             error.unconfirmed = unconfirmed
             if unconfirmed and not any(what == "flush" for _, what in self._due.values()):
@@ -324,6 +337,7 @@ class BlipMQClient:
             # An ACK that came too late, or twice: the message comes again or is settled already.
             self.refused_acks += 1
             return
+        self.tally.refused += 1
         self._refusal_count += 1
         if len(self._refusals) < MAX_REFUSALS_KEPT:
             self._refusals.append(Refusal(number, nack.code, nack.text))

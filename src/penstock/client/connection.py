@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import ssl
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from penstock.client.channel import Channel
 from penstock.client.errors import (
@@ -22,10 +22,16 @@ from penstock.client.errors import (
     RequestTimedOut,
 )
 from penstock.client.settings import ClientSettings, ServerAddress
+from penstock.wire.errors import PeerError
 
 logger = logging.getLogger("penstock.client")
 
 Answer = TypeVar("Answer")
+
+# How a TLS server answers bytes that are no TLS: a record of the kind alert, of any version 3.x. No frame
+# of ours begins so: it would be of 336 MiB.
+TLS_ALERT: Final = b"\x15\x03"
+_WANTS_TLS: Final = "does it expect TLS (--tls)?"
 
 
 class Speaker(Protocol):
@@ -41,6 +47,11 @@ class Speaker(Protocol):
         """Every answer that is due on the connection fails with this."""
 
 
+class _TlsAlert(PeerError):
+    def __str__(self) -> str:
+        return f"{self.what}; {_WANTS_TLS}"
+
+
 class Connection:
     """Made closed; `open` connects once and fails at once, later losses are tried again."""
 
@@ -54,6 +65,8 @@ class Connection:
         self._failure: ClientError | None = ClientClosed()
         self._changed = asyncio.Event()
         self._comeback: asyncio.Task[None] | None = None
+        # Whether the newest channel ever brought a byte.
+        self._heard = False
 
     @property
     def live(self) -> Channel | None:
@@ -114,10 +127,11 @@ class Connection:
     async def _connect(self) -> Channel:
         """One attempt: connect and log in. ClientError says why not."""
         channel: Channel | None = None
+        self._heard = False
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 _, channel = await asyncio.get_running_loop().create_connection(
-                    lambda: Channel(self._speaker.receive, self._on_lost),
+                    lambda: Channel(self._receive, self._on_lost),
                     self.server.host,
                     self.server.port,
                     ssl=self.settings.tls,
@@ -131,25 +145,41 @@ class Connection:
             raise ConnectFailed(str(self.server), "it closed the connection after the login")
         return channel
 
+    def _receive(self, data: bytes) -> int:
+        if not self._heard:
+            self._heard = True
+            if data.startswith(TLS_ALERT):
+                raise _TlsAlert("a TLS alert", 0)
+        return self._speaker.receive(data)
+
     def _described(self, error: BaseException) -> BaseException:
         if isinstance(error, TimeoutError):
             return ConnectFailed(
                 str(self.server), f"no answer within {self.settings.timeout_s:g} s"
             )
         if isinstance(error, ConnectionLost):
-            return ConnectFailed(str(self.server), f"{error.reason} before the login was done")
+            reason = self._asking_for_tls(f"{error.reason} before the login was done")
+            return ConnectFailed(str(self.server), reason)
         if isinstance(error, OSError):
             return ConnectFailed(str(self.server), _reason(error))
         return error
 
+    def _asking_for_tls(self, reason: str) -> str:
+        """A server that goes away without a byte may have waited for a TLS handshake."""
+        plain = self.settings.tls is None
+        return f"{reason}; {_WANTS_TLS}" if plain and not self._heard else reason
+
     def _on_lost(self, channel: Channel, reason: str, violated: bool) -> None:
         error: ClientError
+        current = channel is self._channel
         if violated:
             error = ProtocolViolation(str(self.server), reason)
         else:
-            error = ConnectionLost(str(self.server), reason)
+            # Before the login it is `_described` that says it.
+            lost_for = self._asking_for_tls(reason) if current else reason
+            error = ConnectionLost(str(self.server), lost_for)
         self._speaker.lost(error)
-        if channel is not self._channel:
+        if not current:
             return
         self._channel = None
         if self.settings.attempts == 0 or violated:
@@ -190,7 +220,16 @@ class Connection:
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate was not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
+    if isinstance(error, ssl.SSLError):
+        # Its other texts name a line of OpenSSL.
+        return f"no TLS came about ({_words(error.reason)}); does it speak TLS?"
+    if isinstance(error, socket.gaierror) or not error.errno:
+        # Without a text: the loop's own error for an end in the middle of a handshake.
+        return error.strerror or str(error) or "it closed the TLS handshake; does it speak TLS?"
     # Of the loop's own texts some repeat the address.
     return os.strerror(error.errno)
+
+
+def _words(reason: str | None) -> str:
+    """OpenSSL's WRONG_VERSION_NUMBER as a person would write it."""
+    return (reason or "no reason given").replace("_", " ").lower()

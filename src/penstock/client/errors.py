@@ -11,8 +11,9 @@
             NotFound         no such topic, partition or subscription
             Unavailable      not now: the same request may be granted a little later
         PublishRefused       some published messages were refused; `refusals` says which and why
+        RecordsTooLarge      no frame holds them; a ValueError too
 
-A wrong argument, such as a message that no frame can hold, is a ValueError.
+Any other wrong argument is a plain ValueError.
 """
 
 from collections.abc import Sequence
@@ -157,3 +158,23 @@ class PublishRefused(ClientError):
         which = "1 message was" if self.count == 1 else f"{self.count} messages were"
         lead = "" if self.count == 1 else "the first with: "
         return f"{which} refused, {lead}{first.text} (code {first.code})"
+
+
+class RecordsTooLarge(ClientError, ValueError):
+    """`safe_bytes` always fit: what else does depends on the bytes."""
+
+    def __init__(self, count: int, size_bytes: int, safe_bytes: int, frame_bytes: int) -> None:
+        super().__init__(count, size_bytes, safe_bytes, frame_bytes)
+        self.count = count
+        self.size_bytes = size_bytes
+        self.safe_bytes = safe_bytes
+        self.frame_bytes = frame_bytes
+
+    def __str__(self) -> str:
+        which = "a message" if self.count == 1 else f"a request with {self.count} messages"
+        as_numbers = self.safe_bytes < self.frame_bytes // 2
+        reason = " where each byte is written as a number" if as_numbers else ""
+        return (
+            f"{which} of {self.size_bytes} bytes does not fit a RustLog frame of {self.frame_bytes}"
+            f" bytes{reason}; up to {self.safe_bytes} bytes always fit"
+        )

@@ -12,8 +12,9 @@ are asked again. `create_topic`, `list_topics` and `ping` are extensions in dial
 """
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -27,14 +28,17 @@ from penstock.client.errors import (
     ConnectionLost,
     NotAuthorized,
     NotFound,
+    RecordsTooLarge,
     Refused,
     RequestTimedOut,
 )
 from penstock.client.settings import ClientSettings, parse_server
+from penstock.client.tally import Tally
 from penstock.wire import rustlog_binary, rustlog_binary_reply, rustlog_json, rustlog_json_encode
 from penstock.wire.rustlog import (
     BINARY,
     JSON,
+    MAX_FRAME_BYTES,
     CreateTopic,
     CreateTopicReply,
     ErrorReply,
@@ -58,6 +62,7 @@ from penstock.wire.rustlog import (
 
 Dialect: TypeAlias = Literal["json", "binary"]
 ReplyKind = TypeVar("ReplyKind")
+Answer = TypeVar("Answer")
 
 DEFAULT_MAX_BYTES: Final = 1024 * 1024
 # Requests whose answer is due; the next waits. Bounds what a lost connection takes down, and memory.
@@ -67,10 +72,19 @@ BEYOND_END: Final = (1 << 63) - 1
 # Waiting after an empty Fetch: the protocol cannot hold one back.
 IDLE_FIRST_S: Final = 0.002
 IDLE_MOST_S: Final = 0.1
+# What always fits a frame: some of it is for the topic and the words around the records, and dialect J
+# writes a byte as a number and a comma.
+SAFE_BINARY_BYTES: Final = MAX_FRAME_BYTES - 4096
+SAFE_JSON_BYTES: Final = SAFE_BINARY_BYTES // len("255,")
 
 _MISSING_CODES: Final = frozenset({10, 13, 14})
 _MISSING_TEXTS: Final = ("partition not found", "topic not found")
 _FORBIDDEN_TEXTS: Final = ("not authorized", "unauthorized", "permission denied")
+# How Penstock words it: "anonymous may not write topic 'demo'", "the key 'app' is revoked".
+_FORBIDDEN_HERE: Final = re.compile(r".+ may not (read|write|admin) topic .*|the key .+ is revoked")
+_PRINCIPAL_HINT: Final = (
+    "RustLog has no login, the server's setting rustlog.principal names the key whose rights hold"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +111,10 @@ class RustLogClient:
             raise ValueError(f"dialect {dialect!r}, RustLog has json and binary")
         self._dialect = JSON if dialect == "json" else BINARY
         self._connection = Connection(parse_server(server), settings or ClientSettings(), self)
-        self._due: deque[asyncio.Future[Reply]] = deque()
+        # Replies that are due, each with how many records its request was to store.
+        self._due: deque[tuple[asyncio.Future[Reply], int]] = deque()
         self._room = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self.tally = Tally()
 
     @classmethod
     def blocking(
@@ -130,8 +146,8 @@ class RustLogClient:
     async def produce(self, topic: str, partition: int, records: Sequence[bytes]) -> Sequence[int]:
         """Append all or nothing; one offset for each record, on disk as the topic's durability says.
 
-        Calls that run at the same time are pipelined. A list too large for one frame (10 MiB, and
-        a byte takes up to four characters in dialect J) is a ValueError.
+        Calls that run at the same time are pipelined. Records that no frame holds (10 MiB, and a
+        byte takes up to four characters in dialect J) are RecordsTooLarge, a ValueError.
         """
         return (await self.produce_many(topic, partition, [records]))[0]
 
@@ -145,8 +161,8 @@ class RustLogClient:
         what = f"Produce to {topic}/{partition}"
         sent = []
         for records in batches:
-            frame = self._encode(Produce(topic, partition, list(records)))
-            sent.append(await self._begin(frame, what))
+            frame = self._encode_produce(Produce(topic, partition, list(records)))
+            sent.append(await self._begin(frame, what, len(records)))
         replies = [await self._connection.answer(*begun, what) for begun in sent]
         return [_expect(reply, ProduceReply, what).offsets for reply in replies]
 
@@ -189,7 +205,8 @@ class RustLogClient:
         """
         position = offset
         if group:
-            position = max(offset, await self.committed(topic, partition, group) or 0)
+            asked = self._through_losses(lambda: self.committed(topic, partition, group))
+            position = max(offset, await asked or 0)
         idle_s = IDLE_FIRST_S
         ahead = asyncio.ensure_future(self._follow(topic, partition, position, max_bytes))
         try:
@@ -205,16 +222,21 @@ class RustLogClient:
                 if batch.values:
                     yield batch
                     if group and auto_commit:
-                        await self.commit(topic, partition, group, position)
+                        await self.commit(topic, partition, group, position, patient=True)
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
 
     async def _follow(self, topic: str, partition: int, offset: int, max_bytes: int) -> RecordBatch:
-        """`fetch`, over as many lost connections as the settings allow."""
+        return await self._through_losses(
+            lambda: self.fetch(topic, partition, offset, max_bytes=max_bytes)
+        )
+
+    async def _through_losses(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask again over as many lost connections as the settings allow: for what does no harm twice."""
         while True:
             try:
-                return await self.fetch(topic, partition, offset, max_bytes=max_bytes)
+                return await ask()
             except (ConnectFailed, ConnectionLost, RequestTimedOut):
                 if self._connection.settings.attempts == 0:
                     raise
@@ -222,9 +244,16 @@ class RustLogClient:
 
     # ---- group offsets ----
 
-    async def commit(self, topic: str, partition: int, group: str, offset: int) -> None:
+    async def commit(
+        self, topic: str, partition: int, group: str, offset: int, *, patient: bool = False
+    ) -> None:
+        """`patient`: over as many lost connections as the settings allow, as `consume` does it."""
         what = f"OffsetCommit for {topic}/{partition}"
-        reply = await self._ask(OffsetCommit(topic, partition, group, offset), what)
+        request = OffsetCommit(topic, partition, group, offset)
+        if patient:
+            reply = await self._through_losses(lambda: self._ask(request, what))
+        else:
+            reply = await self._ask(request, what)
         if not _expect(reply, OffsetCommitReply, what).success:
             raise NotFound(0, "no such topic or partition", what)
 
@@ -257,6 +286,16 @@ class RustLogClient:
             return rustlog_json_encode.encode_request(request)
         return rustlog_binary.encode_request(request)
 
+    def _encode_produce(self, request: Produce) -> bytes:
+        try:
+            return self._encode(request)
+        except ValueError as error:
+            size = sum(map(len, request.records))
+            safe = SAFE_JSON_BYTES if self._dialect == JSON else SAFE_BINARY_BYTES
+            if size <= safe:  # it is not for its records
+                raise
+            raise RecordsTooLarge(len(request.records), size, safe, MAX_FRAME_BYTES) from error
+
     async def _ask(self, request: Request, what: str, *, repeat: bool = True) -> Reply:
         """`repeat`: asked once more if the connection was lost, as twice does no harm."""
         frame = self._encode(request)
@@ -267,8 +306,10 @@ class RustLogClient:
                 raise
         return await self._connection.answer(*await self._begin(frame, what), what)
 
-    async def _begin(self, frame: bytes, what: str) -> tuple[Channel, asyncio.Future[Reply]]:
-        """Send a request; where and how its answer will come."""
+    async def _begin(
+        self, frame: bytes, what: str, records: int = 0
+    ) -> tuple[Channel, asyncio.Future[Reply]]:
+        """Send a request that is to store so many records; where and how its answer will come."""
         connection = self._connection
         timeout_s = connection.settings.timeout_s
         try:
@@ -283,7 +324,8 @@ class RustLogClient:
             raise
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda _: self._room.release())
-        self._due.append(future)
+        self._due.append((future, records))
+        self.tally.published += records
         channel.write(frame)
         if channel.choked:
             await connection.drain(channel)
@@ -300,7 +342,11 @@ class RustLogClient:
             reply = self._decode(data, frame.start, frame.end)
             if not self._due:
                 raise RustLogProtocolError("a reply without a request", frame.start)
-            future = self._due.popleft()
+            future, records = self._due.popleft()
+            if isinstance(reply, ProduceReply):
+                self.tally.confirmed += records
+            elif isinstance(reply, ErrorReply):
+                self.tally.refused += records
             if not future.done():
                 future.set_result(reply)
         if error is not None:
@@ -315,7 +361,7 @@ class RustLogClient:
 
     def lost(self, error: ClientError) -> None:
         due, self._due = self._due, deque()
-        for future in due:
+        for future, _ in due:
             if not future.done():
                 future.set_exception(error)
                 # A caller that was cancelled does not look: that is no forgotten error.
@@ -337,6 +383,10 @@ def _expect(reply: Reply, kind: type[ReplyKind], what: str) -> ReplyKind:
     text = reply.message.lower()
     if reply.code in _MISSING_CODES or text.startswith(_MISSING_TEXTS):
         raise NotFound(reply.code, reply.message, what)
+    if _FORBIDDEN_HERE.fullmatch(text):
+        error = NotAuthorized(reply.code, reply.message, what)
+        error.add_note(_PRINCIPAL_HINT)
+        raise error
     if text.startswith(_FORBIDDEN_TEXTS):
         raise NotAuthorized(reply.code, reply.message, what)
     raise Refused(reply.code, reply.message, what)

@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from penstock.server.config_checks import check_together
@@ -177,7 +177,8 @@ def _from_file(content: Mapping[str, Any], file: _FileSource) -> dict[str, _Raw]
         if section not in SECTIONS:
             if isinstance(table, dict):
                 nearest = _nearest(section, (*SECTIONS, "keys"))
-                raise UnknownKey(f"[{section}]", file.locate(section), f"[{nearest}]")
+                nearest = f"[{nearest}]" if nearest else ""
+                raise UnknownKey(f"[{section}]", file.locate(section), nearest)
             raise UnknownKey(section, file.locate(section), _nearest_key(section))
         if not isinstance(table, dict):
             raise BadValue(section, table, file.locate(section), f"a table: [{section}]")
@@ -198,7 +199,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Raw]:
         if name is None:
             _refuse_keys(variable.removeprefix(ENVIRONMENT_PREFIX), f"environment {variable}")
             dotted = variable.removeprefix(ENVIRONMENT_PREFIX).replace("__", ".").lower()
-            raise UnknownKey(variable, "environment", variable_name(_nearest_key(dotted)))
+            nearest = _nearest_key(dotted)
+            nearest = variable_name(nearest) if nearest else ""
+            raise UnknownKey(variable, "environment", nearest)
         given[name] = _Raw(environment[variable], Source("environment", variable))
         _require_utf8(name, given[name])
     return given
@@ -255,15 +258,16 @@ def _apply_profiles(given: dict[str, _Raw]) -> None:
 
 
 def _nearest_key(name: str) -> str:
-    """The known key that was most likely meant: the right name in another section comes first."""
+    """The known key that was most likely meant: the right name in another section comes first. Empty
+    if none is near."""
     section, _, key = name.rpartition(".")
     for known in KNOWN_KEYS:
         if known.partition(".")[2] == key:
             return known
     in_section = [known for known in KNOWN_KEYS if known.startswith(f"{section}.")]
-    close = get_close_matches(name, in_section, n=1, cutoff=0.6)
-    return close[0] if close else _nearest(name, tuple(KNOWN_KEYS))
+    return _nearest(name, tuple(in_section)) or _nearest(name, tuple(KNOWN_KEYS))
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
-    return max(known, key=lambda candidate: SequenceMatcher(None, name, candidate).ratio())
+    close = get_close_matches(name, known, n=1)
+    return close[0] if close else ""

@@ -28,7 +28,8 @@ class ConfigFileError(ConfigError):
 
 
 class UnknownKey(ConfigError):
-    """`key` and `nearest` are named as its source names keys: in dots, or as a variable."""
+    """`key` and `nearest` are named as its source names keys: in dots, or as a variable. `nearest` is
+    empty if none is near."""
 
     def __init__(self, key: str, source: str, nearest: str) -> None:
         super().__init__(key, source, nearest)
@@ -37,7 +38,10 @@ class UnknownKey(ConfigError):
         self.nearest = nearest
 
     def __str__(self) -> str:
-        return f"{self.source}: unknown key {_shown(self.key)}; did you mean {self.nearest}?"
+        near = (
+            f"did you mean {self.nearest}?" if self.nearest else "penstock config init - lists all"
+        )
+        return f"{self.source}: unknown key {_shown(self.key)}; {near}"
 
 
 class BadValue(ConfigError):

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -67,6 +68,21 @@ Handler = Callable[["HttpApp", Principal, Names, Request], Awaitable[Response]]
 logger = logging.getLogger(__name__)
 
 
+class _Anything(Convertor[str]):
+    """As starlette's `path`, and line breaks too: a name may be any text, and an error must be ours."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", _Anything())
+
+
 class HttpApp:
     """`api` is None until the log is open. `state` is "starting", "ready" or "draining"."""
 
@@ -81,7 +97,7 @@ class HttpApp:
                 Route("/metrics", self._metrics),
                 Route("/metrics/partitions", self._partitions),
                 Route(
-                    API_PREFIX + "{rest:path}",
+                    API_PREFIX + "{rest:anything}",
                     self._api,
                     methods=["GET", "POST", "PATCH", "PUT", "DELETE"],
                 ),

@@ -1,0 +1,176 @@
+"""What `penstock pub` sends through: BlipMQ or RustLog, each with its own way to be confirmed.
+
+An outbox raises what the server refused as soon as it is known, and `tally` tells what became of all
+that was sent. RustLog answers every request; BlipMQ is silent about what it took, so it is asked after
+so many bytes and after so much time.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.cli.target import Target
+
+if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
+    from penstock.client.errors import NotFound
+    from penstock.client.tally import Tally
+
+# Between two confirmations: large enough not to matter, small enough that each comes in time.
+FLUSH_BYTES: Final = 4 * 1024 * 1024
+# A slow input is confirmed so often: who feeds it learns of a refusal while there is time to act.
+CONFIRM_S: Final = 1.0
+# One RustLog request: a byte takes up to four characters, and a frame holds 10 MiB.
+REQUEST_BYTES: Final = 1024 * 1024
+REQUEST_RECORDS: Final = 5_000
+
+
+class Outbox(Protocol):
+    @property
+    def tally(self) -> "Tally":
+        """What became of all that was sent so far."""
+
+    def send(self, values: list[bytes]) -> None:
+        """Send all; raises if the server refused these or earlier ones, as far as that is known."""
+
+    def look(self) -> None:
+        """Called while there is nothing to send: confirms what has waited long enough."""
+
+    def confirm(self) -> None:
+        """Returns when the server has taken all that was sent; raises what it refused."""
+
+
+class BlipMQOutbox:
+    """`client` is a blocking BlipMQ client."""
+
+    def __init__(
+        self, client: Any, topic: str, qos: int, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._qos = qos
+        self._clock_s = clock_s
+        self._open_messages = 0
+        self._open_bytes = 0
+        self._confirmed_s = clock_s()
+
+    @property
+    def tally(self) -> "Tally":
+        tally: Tally = self._client.tally
+        return tally
+
+    def send(self, values: list[bytes]) -> None:
+        self._client.publish_many(self._topic, values, self._qos)
+        self._open_messages += len(values)
+        self._open_bytes += sum(map(len, values))
+        if self._open_bytes >= FLUSH_BYTES or self._late():
+            self.confirm()
+
+    def look(self) -> None:
+        if self.tally.refused or self._late():
+            self.confirm()
+
+    def _late(self) -> bool:
+        return self._clock_s() - self._confirmed_s >= CONFIRM_S
+
+    def confirm(self) -> None:
+        from penstock.client.errors import NotAuthorized, PublishRefused, Refused
+
+        if not self._open_messages:
+            return
+        what = f"PUBLISH to {self._topic}"
+        try:
+            self._client.flush()
+        except Refused as error:  # the question itself: the key is not good any more
+            raise type(error)(error.code, error.text, what) from None
+        except PublishRefused as error:
+            if error.not_authorized:
+                first = error.refusals[0]
+                raise NotAuthorized(first.code, first.text, what) from None
+            raise
+        self._open_messages = self._open_bytes = 0
+        self._confirmed_s = self._clock_s()
+
+
+class RustLogOutbox:
+    """`client` is a blocking RustLog client. Each `send` waits for the offsets."""
+
+    def __init__(self, client: Any, topic: str, partition: int) -> None:
+        self._client = client
+        self._topic = topic
+        self._partition = partition
+
+    @property
+    def tally(self) -> "Tally":
+        tally: Tally = self._client.tally
+        return tally
+
+    def send(self, values: list[bytes]) -> None:
+        from penstock.client.errors import NotFound
+
+        try:
+            self._client.produce_many(self._topic, self._partition, requests(values))
+        except NotFound as error:
+            raise self._with_suggestion(error) from None
+
+    def look(self) -> None:
+        """Nothing waits."""
+
+    def confirm(self) -> None:
+        """Nothing waits."""
+
+    def _with_suggestion(self, error: "NotFound") -> "NotFound":
+        from penstock.cli.topic import suggestion
+        from penstock.client.errors import ClientError, NotFound
+
+        try:
+            names = list(self._client.list_topics())
+        except ClientError:
+            # Not every server has this extension; the error is good enough without.
+            return error
+        if self._topic in names:
+            return error
+        text = f"{error.text}; {suggestion(self._topic, names)}"
+        return NotFound(error.code, text, error.what)
+
+
+@contextmanager
+def open_blipmq(target: Target, topic: str, qos: int) -> Iterator[Outbox]:
+    from penstock.client.blipmq import connect_blipmq
+
+    with connect_blipmq(target.server, key=target.key, settings=target.settings()) as client:
+        yield BlipMQOutbox(client, topic, qos)
+
+
+@contextmanager
+def open_rustlog(target: Target, topic: str, partition: int) -> Iterator[Outbox]:
+    from penstock.client.rustlog import connect_rustlog
+
+    with connect_rustlog(target.server, settings=target.settings()) as client:
+        yield RustLogOutbox(client, topic, partition)
+
+
+def requests(values: list[bytes]) -> Iterator[list[bytes]]:
+    """Pieces that fit one request each, if their records do at all."""
+    piece: list[bytes] = []
+    size = 0
+    for value in values:
+        if piece and (len(piece) == REQUEST_RECORDS or size + len(value) > REQUEST_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(value)
+        size += len(value)
+    if piece:
+        yield piece
+
+
+def outcome(tally: "Tally", more: bool) -> str:
+    """What became of the messages, for a person. `more`: there may be some that were not sent."""
+    parts = [f"{tally.confirmed} confirmed"]
+    if tally.refused:
+        parts.append(f"{tally.refused} refused")
+    if tally.unanswered:
+        parts.append(f"{tally.unanswered} without an answer")
+    if more:
+        parts.append("the rest not sent")
+    return ", ".join(parts)
