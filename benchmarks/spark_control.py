@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.types import StructType
 
 from penstock.spark.source import SCHEMA
 
@@ -101,7 +102,7 @@ class ControlSource(DataSource):
     def name(cls) -> str:
         return "control"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         return SCHEMA
 
     def reader(self, schema: Any) -> ControlReader:

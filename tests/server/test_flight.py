@@ -266,6 +266,15 @@ def test_flights_and_infos(running: LiveServer, client: FlightClient, topic: str
         assert names >= {"topics", "offsets", "offsets_by_time", "commit_group", "committed"}
 
 
+def test_offsets_of_some_partitions(running: LiveServer, client: FlightClient, topic: str) -> None:
+    make(running, topic, 3)
+    client.write(topic, table(b"a", b"b", partition=[2, 2]))
+    whole = client.action("offsets", topic=topic)
+    some = client.action("offsets", topic=topic, partitions=[2, 0])
+    assert some == {**whole, "partitions": [whole["partitions"][2], whole["partitions"][0]]}
+    assert [one["latest"] for one in some["partitions"]] == [2, 0]
+
+
 def ticket(**fields: object) -> Callable[[flight.FlightClient, object], object]:
     data = json.dumps(fields).encode()
     return lambda client, options: client.do_get(flight.Ticket(data), options).read_all()
@@ -322,6 +331,10 @@ MISSING = pa.ArrowKeyError
         (command(b'{"topic":"two","x":1}'), INVALID, "19 INVALID_REQUEST: command: Object contains u"),
         (action("jump", b""), INVALID, "19 INVALID_REQUEST: no action 'jump'; there are topics"),
         (action("offsets", b""), INVALID, "19 INVALID_REQUEST: body of offsets: Object missing"),
+        (action("offsets", b'{"topic":"two","partitions":[1,1]}'), INVALID,
+         "19 INVALID_REQUEST: partitions: name each only once"),
+        (action("offsets", b'{"topic":"two","partitions":[0,2]}'), MISSING,
+         "2 UNKNOWN_PARTITION: topic 'two' has no partition 2"),
         (action("topics", b'{"a":1}'), INVALID, "19 INVALID_REQUEST: body of topics: Object contai"),
         (action("offsets_by_time", b'{"topic":"two","time_us":0,"partitions":[5]}'), MISSING,
          "2 UNKNOWN_PARTITION"),

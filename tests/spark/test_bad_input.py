@@ -1,5 +1,6 @@
 """What goes wrong outside of Spark: a clear line, and soon."""
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,9 +8,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from kit.live_server import LiveServer
+from pyspark.sql.types import BinaryType, StructType
 from spark.conftest import FLIGHT, KEY, Load, Make, address, free_port, numbers, options
 
 from penstock.client.flight import FlightClient, connect
+from penstock.spark.source import SCHEMA, SCHEMA_WITH_HEADERS, OtherSchema, PenstockSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +59,41 @@ def test_refused(
         else:
             load(**given).collect()
     assert KEY not in str(caught.value)
+    assert re.search(complaint, last_error(str(caught.value)))
     assert time.monotonic() - began < SOON_S
+
+
+def last_error(text: str) -> str:
+    """Of those that Python tells of: what people read. Ours, or one of Python itself."""
+    found: list[str] = re.findall(r"^(?:penstock\.\S+|\w+Error): .*", text, re.MULTILINE)
+    return found[-1]
+
+
+def test_a_stream_that_is_refused_before_it_begins(stream: Load) -> None:
+    query = stream(subscribe="t", maxOffsetsPerTrigger=0).writeStream.format("noop")
+    with pytest.raises(Exception, match="maxOffsetsPerTrigger") as caught:
+        query.trigger(availableNow=True).start().awaitTermination(int(SOON_S))
+    problem = "option maxOffsetsPerTrigger: '0' is no whole number from 1 on"
+    assert last_error(str(caught.value)).endswith(problem)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA_WITH_HEADERS, StructType().add("value", BinaryType())])
+def test_the_schema_is_fixed(server: LiveServer, schema: StructType) -> None:
+    source = PenstockSource(options(server, subscribe="there"))
+    with pytest.raises(OtherSchema, match=r"columns are always key binary, .* timestampType int:"):
+        source.reader(schema)
+    with pytest.raises(OtherSchema):
+        source.streamReader(schema).initialOffset()
+
+
+def test_the_same_schema_may_be_given(
+    spark: "SparkSession", server: LiveServer, make: Make, topic: str
+) -> None:
+    make(topic, numbers(0, 3))
+    reader = spark.read.format("penstock").options(**options(server, subscribe=topic))
+    assert reader.schema(SCHEMA).load().count() == 3
+    with pytest.raises(Exception, match=r"leave \.schema\(\.\.\.\) away"):
+        reader.schema("value BINARY").load().count()
 
 
 def test_offsets_out_of_range_without_failing(load: Load, make: Make, topic: str) -> None:

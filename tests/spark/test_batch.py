@@ -1,13 +1,19 @@
 """Batch reads: columns, ranges, times, splits, and ends that stay where planning put them."""
 
 import json
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from kit.live_server import LiveServer
-from spark.conftest import Load, Make, append, numbers, values
+from spark.conftest import Load, Make, append, numbers, options, values
 
 from penstock.client.flight import FlightClient
+from penstock.spark.batch_reader import plan
+from penstock.spark.options import OptionError, read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_columns(load: Load, client: FlightClient, topic: str) -> None:
@@ -82,6 +88,42 @@ def test_times(
     assert found(**late) == []
     with pytest.raises(Exception, match=r"option startingTimestamp: partition 0 of .* no record"):
         found(startingTimestamp=3001)
+
+
+@pytest.mark.parametrize("time_ms", [9_223_372_036_854_775, 9_223_372_036_854_776, (1 << 63) - 1])
+def test_times_beyond_all_records(
+    server: LiveServer, client: FlightClient, make: Make, topic: str, time_ms: int
+) -> None:
+    """Without Spark: what is planned."""
+    make(topic, numbers(0, 3))
+    by_partition = json.dumps({topic: {"0": time_ms}})
+
+    def planned(**given: object) -> tuple[int, int]:
+        texts = options(server, subscribe=topic, **given)
+        (found,) = plan(client, read_options(texts, streaming=False))
+        return found.start, found.end
+
+    assert planned(endingTimestamp=time_ms) == (0, 3)
+    assert planned(endingOffsetsByTimestamp=by_partition) == (0, 3)
+    late = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert planned(startingTimestamp=time_ms, **late) == (3, 3)
+    assert planned(startingOffsetsByTimestamp=by_partition, **late) == (3, 3)
+    with pytest.raises(OptionError, match="has no record at that time or later"):
+        planned(startingTimestamp=time_ms)
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP_NTZ", "TIMESTAMP_LTZ"])
+def test_whatever_timestamp_means(
+    spark: "SparkSession", load: Load, make: Make, topic: str, kind: str
+) -> None:
+    make(topic, numbers(0, 3))
+    spark.conf.set("spark.sql.timestampType", kind)
+    try:
+        frame = load(subscribe=topic)
+        assert values(frame) == numbers(0, 3)
+        assert frame.schema["timestamp"].dataType.typeName() == "timestamp"
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_names_ignore_case_and_sparks_own_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    "server", ["host", "host:1", "a-b.c_d:65535", "127.0.0.1:8815", "[::1]", "[fe80::1]:8815"]
+)
+def test_addresses(server: str) -> None:
+    assert read_options(without(server=server), streaming=False).connection.server == server
+
+
+@pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({"startingOffsets": "latest"}, Position("startingOffsets", offset=LATEST)),
@@ -102,6 +109,18 @@ def test_times(text: str, expected: int) -> None:
         (without("server"), "server", "is missing"),
         (without(server="grpc://h:1"), "server", "no address"),
         (without(server=" "), "server", "is empty"),
+        (without(server="127.0.0.1:"), "server", "no address host:port"),
+        (without(server="127.0.0.1:abc"), "server", "no address host:port"),
+        (without(server="127.0.0.1:99999"), "server", "no port from 1 to 65535"),
+        (without(server="127.0.0.1:0"), "server", "no port from 1 to 65535"),
+        (without(server="[::1]:65536"), "server", "no port from 1 to 65535"),
+        (without(server=":8815"), "server", "no address host:port"),
+        (without(server="a:1,b:1"), "server", "no address host:port"),
+        (without(server="h<:8815"), "server", "no address host:port"),
+        (without(server="[::g]:8815"), "server", "no address host:port"),
+        (without(server="[fe80::1%eth0]"), "server", "no address host:port"),
+        (without(server="::1"), "server", "an IPv6 address goes in brackets"),
+        (without(server="fe80::1:8815"), "server", "an IPv6 address goes in brackets"),
         (without("subscribe"), "subscribe", "is missing"),
         (without(assign="{}"), "assign", "cannot stand together with subscribe"),
         (without(subscribePattern="a"), "subscribePattern", "cannot stand together with subscribe"),
@@ -196,6 +215,8 @@ def test_writes() -> None:
     given = {"server": "h", "transaction": "n", "transactionTimeout": "5m"}
     found = write_options(given, streaming=False)
     assert (found.transaction, found.transaction_timeout_ms) == ("n", 300_000)
+    found = write_options({"server": "h", "transactionTimeout": "7d"}, streaming=True)
+    assert found.transaction_timeout_ms == 7 * 24 * 3600 * 1000
 
 
 @pytest.mark.parametrize(
@@ -206,6 +227,8 @@ def test_writes() -> None:
         ({"server": "h", "topics": "x"}, "topics", "did you mean topic", False),
         ({"server": "h", "transaction": "x"}, "transaction", "batch writes only", True),
         ({"server": "h", "transactionTimeout": "x"}, "transactionTimeout", "is no time", True),
+        ({"server": "h", "transactionTimeout": "8d"}, "transactionTimeout", "longer than 7d", True),
+        ({"server": "h", "transactionTimeout": "604800001"}, "transactionTimeout", "longer", False),
         ({"server": "h", "topic": ""}, "topic", "is empty", True),
     ],
 )

@@ -31,12 +31,30 @@ from penstock.spark.ranges import (
 sizes = st.dictionaries(st.integers(0, 20), st.integers(0, 10**12), max_size=8)
 
 
-@given(st.integers(1, 10**9), sizes)
-def test_a_limit_is_given_out_in_full(limit: int, waits: dict[int, int]) -> None:
-    shares = share(limit, waits)
+@given(st.integers(1, 10**9) | st.integers(1, 10), sizes, st.integers(0, 10**12))
+def test_a_limit_is_given_out_in_full(limit: int, waits: dict[int, int], turn: int) -> None:
+    shares = share(limit, waits, turn)
     assert sum(shares.values()) == min(limit, sum(waits.values()))
     assert all(0 <= shares[key] <= waits[key] for key in waits)
-    assert shares == share(limit, waits)
+    assert shares == share(limit, waits, turn)
+    # Nobody who waits goes away empty, as far as it can be helped.
+    some = sum(1 for key in waits if shares[key])
+    assert some == min(limit, sum(1 for size in waits.values() if size))
+
+
+@pytest.mark.parametrize(
+    ("limit", "waits", "shares"),
+    [
+        (10, {"A": 10_000_000, "B": 1}, {"A": 9, "B": 1}),
+        (2, {"A": 10_000_000, "B": 1}, {"A": 1, "B": 1}),
+        (8, {"A": 30, "B": 10}, {"A": 6, "B": 2}),
+        (1000, {"A": 3_000_000, "B": 1_000_000, "C": 0}, {"A": 750, "B": 250, "C": 0}),
+    ],
+)
+def test_a_long_queue_does_not_take_all(
+    limit: int, waits: dict[str, int], shares: dict[str, int]
+) -> None:
+    assert share(limit, waits) == shares
 
 
 @given(
@@ -162,6 +180,66 @@ def test_a_limited_batch() -> None:
     # A new partition counts from its earliest record.
     now = states(p0=(0, 30), p1=(20, 50))
     assert limited(progress(p0=30), at_end("q", now), now, 8) == progress(p0=30, p1=28)
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.data())
+def test_partitions_take_turns_when_the_limit_is_below_their_number(
+    limit: int, count: int, data: st.DataObject
+) -> None:
+    """Others may get new records all the time: who has one waiting has it read after one round."""
+    latest = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    lonely = data.draw(st.integers(0, count - 1))
+    at = dict.fromkeys(range(count), 0)
+    latest[lonely] = 1
+    for _ in range(-(-count // limit)):
+        for other in data.draw(st.sets(st.integers(0, count - 1))) - {lonely}:
+            latest[other] += 1
+        now = {"t": TopicState(1, {number: (0, end) for number, end in enumerate(latest)})}
+        start = Progress("q", {"t": TopicProgress(1, at)})
+        at = limited(start, at_end("q", now), now, limit).topics["t"].partitions
+    assert at[lonely] == 1
+
+
+partitions = st.lists(st.tuples(*[st.integers(0, 40)] * 3), min_size=1, max_size=5)
+
+
+@given(partitions, st.integers(1, 60))
+def test_trimmed_records_are_no_part_of_a_limit(
+    found: list[tuple[int, int, int]], limit: int
+) -> None:
+    """Offsets only grow, all records that are left are read, and none of the batches is empty."""
+    ordered = [sorted(one) for one in found]
+    # Where the query is, what was trimmed meanwhile, and the end.
+    now = {"t": TopicState(1, {number: (b, c) for number, (_, b, c) in enumerate(ordered)})}
+    start = Progress("q", {"t": TopicProgress(1, {n: a for n, (a, _, _) in enumerate(ordered)})})
+    latest = at_end("q", now)
+    left = sum(c - b for _, b, c in ordered)
+    assert waiting(start, latest, now) == left
+    while start != latest:
+        end = limited(start, latest, now, limit)
+        places = end.topics["t"].partitions
+        assert all(places[key] >= offset for key, offset in start.topics["t"].partitions.items())
+        tasks = ranges_between(start, end, now, False)
+        assert sum(len(one) for one in tasks) == min(limit, left)
+        assert all(one.start >= now["t"].earliest[one.partition] for one in tasks)
+        left -= min(limit, left)
+        start = end
+    assert left == 0
+
+
+def test_a_trimmed_batch_that_is_done_again() -> None:
+    now = states(p0=(100, 1000), p1=(0, 5))
+    start = progress(p0=3, p1=5)
+    end = limited(start, at_end("q", now), now, 50)
+    assert end == progress(p0=150, p1=5)
+    assert ranges_between(start, end, now, False) == [Range("t", 0, 100, 150, 1)]
+    # Later more may be gone: it is the rest of the same.
+    later = states(p0=(120, 2000), p1=(0, 9))
+    assert ranges_between(start, end, later, False) == [Range("t", 0, 120, 150, 1)]
+    gone = states(p0=(700, 2000), p1=(0, 9))
+    assert ranges_between(start, end, gone, False) == []
+    # Whoever wants to fail finds out when it is read.
+    assert ranges_between(start, end, now, True) == [Range("t", 0, 3, 150, 1)]
 
 
 def test_new_partitions() -> None:

@@ -121,7 +121,7 @@ def lose(how: str, server: LiveServer, client: FlightClient, topic: str) -> None
         append(client, topic, 0, numbers(3, 10))
         server.call(lambda: engine.catalogue.partition(topic, 0).trim(6))
         return
-    server.call(lambda: engine.delete_topic(topic))
+    server.delete_topic(topic)
     server.call(lambda: engine.create_topic(topic, 1, TopicSettings()))
     append(client, topic, 0, numbers(6, 10))
 
@@ -272,6 +272,21 @@ def test_spark_before_4_2_is_held_back_too(server: LiveServer, make: Make, topic
     again = made(UnguidedStreamReader, server, Clock(), **given)
     assert again.partitions(ends[0], ends[0]) == []
     assert again.latestOffset() == ends[1]
+
+
+def test_a_limited_batch_jumps_over_what_was_trimmed(
+    server: LiveServer, make: Make, topic: str
+) -> None:
+    make(topic, numbers(0, 100))
+    given = {"subscribe": topic, "maxOffsetsPerTrigger": 10, "failOnDataLoss": "false", **EARLIEST}
+    one = made(UnguidedStreamReader, server, Clock(), **given)
+    first = one.latestOffset()
+    server.call(lambda: server.server.engine.catalogue.partition(topic, 0).trim(85))
+    ends = [one.latestOffset() for _ in range(3)]
+    assert [offset_of(end, topic) for end in (first, *ends)] == [10, 95, 100, 100]
+    for _ in range(2):
+        (task,) = one.partitions(first, ends[0])
+        assert [(piece.start, piece.end) for piece in task.value] == [(85, 95)]
 
 
 def test_the_beginning_stays(

@@ -129,6 +129,13 @@ def test_a_repeated_batch_is_written_once(
         ("id AS value", {"topic": "bad-value"}, "append", "column value is int64"),
         ("'a' AS value", {"topic": "nowhere"}, "append", "no topic named 'nowhere'"),
         ("'a' AS value, 9 AS partition", {"topic": "bad-value"}, "append", "no partition 9"),
+        ("'a' AS value, '1' AS partition", {"topic": "t"}, "append", "column partition is string"),
+        (
+            "'a' AS value, 'b' AS VALUE",
+            {"topic": "t"},
+            "append",
+            r"more than once \(value, VALUE\)",
+        ),
         ("'a' AS value", {"topic": "t", "topics": "t"}, "append", "topics: is unknown; did you"),
         ("'a' AS value", {"topic": "t"}, "overwrite", "a topic only grows"),
     ],

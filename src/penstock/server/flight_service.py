@@ -27,11 +27,11 @@ from penstock.server.flight_tickets import (
     CommittedBody,
     CommitTransactionBody,
     NoBody,
+    OffsetsBody,
     OffsetsByTime,
     Put,
     Query,
     Ticket,
-    TopicBody,
     encode,
     invalid,
     parse,
@@ -264,7 +264,7 @@ def _topics(link: BrokerLink, who: Principal, body: NoBody) -> object:
     }
 
 
-def _offsets(link: BrokerLink, who: Principal, body: TopicBody) -> object:
+def _offsets(link: BrokerLink, who: Principal, body: OffsetsBody) -> object:
     facts = link.describe(who, body.topic)
     return {
         "topic": body.topic,
@@ -272,23 +272,28 @@ def _offsets(link: BrokerLink, who: Principal, body: TopicBody) -> object:
         "partitions": [
             {
                 "partition": number,
-                "earliest": one.earliest,
-                "latest": one.latest,
-                "bytes": one.size_bytes,
+                "earliest": facts.partitions[number].earliest,
+                "latest": facts.partitions[number].latest,
+                "bytes": facts.partitions[number].size_bytes,
             }
-            for number, one in enumerate(facts.partitions)
+            for number in _chosen(facts, body.partitions)
         ],
     }
 
 
-def _offsets_by_time(link: BrokerLink, who: Principal, body: OffsetsByTime) -> object:
-    facts = link.describe(who, body.topic)
-    named = body.partitions
-    numbers = tuple(range(len(facts.partitions))) if named is None else named
-    if len(set(numbers)) < len(numbers):
+def _chosen(facts: TopicFacts, named: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The partitions that are named, all without."""
+    if named is None:
+        return tuple(range(len(facts.partitions)))
+    if len(set(named)) < len(named):
         raise invalid("partitions: name each only once")
-    for number in numbers:
+    for number in named:
         partition_facts(facts, number)
+    return named
+
+
+def _offsets_by_time(link: BrokerLink, who: Principal, body: OffsetsByTime) -> object:
+    numbers = _chosen(link.describe(who, body.topic), body.partitions)
     found = link.offsets_at(who, body.topic, numbers, body.time_us)
     return {
         "topic": body.topic,
@@ -338,7 +343,11 @@ def _abort(link: BrokerLink, who: Principal, body: AbortBody) -> object:
 # By name: the kind of the body, the words of list_actions, and the function, which gets just that kind.
 ACTIONS: Final[dict[str, tuple[type, str, Callable[[BrokerLink, Principal, Any], object]]]] = {
     "topics": (NoBody, "The topics that may be read: {}", _topics),
-    "offsets": (TopicBody, 'Earliest and latest offsets: {"topic"}', _offsets),
+    "offsets": (
+        OffsetsBody,
+        'Earliest and latest offsets: {"topic", "partitions"?}',
+        _offsets,
+    ),
     "offsets_by_time": (
         OffsetsByTime,
         'First offsets at a time or later: {"topic", "time_us", "partitions"?}',

@@ -72,8 +72,9 @@ class Put(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sequence: U32 | None = None
 
 
-class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OffsetsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str
+    partitions: tuple[Natural, ...] | None = None
 
 
 class OffsetsByTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -75,6 +75,9 @@ class Connection:
         """Before the next attempt. Raises the error when there is none left."""
         if attempt >= self.retries:
             raise error
+        self.wait()
+
+    def wait(self) -> None:
         time.sleep(self.retry_interval_s)
 
 

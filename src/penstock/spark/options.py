@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import Any, Final, TypeVar
 
 from penstock.errors import PenstockError
@@ -24,9 +25,12 @@ DEFAULT_RETRY_INTERVAL_MS: Final = 500
 DEFAULT_TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
 # Longer than any sane batch. What is staged takes up disk until then if a job dies for good.
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 3600 * 1000
+# What the broker takes.
+MAX_TRANSACTION_TIMEOUT_MS: Final = 7 * 24 * 3600 * 1000
 MAX_OFFSET: Final = (1 << 63) - 1
 # What the broker takes as a name.
 MAX_NAME_BYTES: Final = 249
+MAX_PORT: Final = 65_535
 
 # accessKey, not key: Spark shows options in plans and event logs, except those whose name looks like a
 # secret to it (spark.redaction.regex).
@@ -201,14 +205,16 @@ def includes_headers(given: Mapping[str, str]) -> bool:
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Raises OptionError."""
     options = _Given(given, reading=False, without="batch writes" if streaming else None)
+    timeout_ms = options.duration_ms("transactionTimeout", DEFAULT_TRANSACTION_TIMEOUT_MS)
+    if timeout_ms > MAX_TRANSACTION_TIMEOUT_MS:
+        days = MAX_TRANSACTION_TIMEOUT_MS // _UNITS_MS["d"]
+        raise OptionError("transactionTimeout", f"is longer than {days}d, the most there is")
     return WriteOptions(
         connection=_connection(options),
         topic=options.name("topic"),
         create_topics=options.flag("createTopics", False),
         transaction=options.name("transaction"),
-        transaction_timeout_ms=options.duration_ms(
-            "transactionTimeout", DEFAULT_TRANSACTION_TIMEOUT_MS
-        ),
+        transaction_timeout_ms=timeout_ms,
     )
 
 
@@ -312,8 +318,7 @@ def _connection(options: _Given) -> ConnectionOptions:
     server = options.text("server")
     if server is None:
         raise OptionError("server", "is missing: the Flight address, host:port")
-    if not re.fullmatch(r"[^\s/]+", server):
-        raise OptionError("server", f"{server!r} is no address host:port")
+    _check_address(server)
     keys = [name for name in ("accessKey", "keyFile", "keyEnv") if options.has(name)]
     if len(keys) > 1:
         raise OptionError(keys[1], f"cannot stand together with {keys[0]}")
@@ -338,6 +343,24 @@ def _connection(options: _Given) -> ConnectionOptions:
             "fetchOffset.retryIntervalMs", DEFAULT_RETRY_INTERVAL_MS
         ),
     )  # fmt: skip
+
+
+def _check_address(server: str) -> None:
+    """A name or an address, and perhaps a port. Nothing is looked up."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|[\w.-]+)(?::([0-9]{1,5}))?", server, re.ASCII)
+    if found is None or (found[1] is not None and not _is_ipv6(found[1])):
+        hint = "; an IPv6 address goes in brackets" if _is_ipv6(server) else ""
+        raise OptionError("server", f"{server!r} is no address host:port{hint}")
+    if found[2] is not None and not 1 <= int(found[2]) <= MAX_PORT:
+        raise OptionError("server", f"{server!r} has no port from 1 to {MAX_PORT}")
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _selection(options: _Given) -> Selection:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from penstock.client.errors import NotFound
 from penstock.errors import PenstockError
-from penstock.spark.options import EARLIEST, LATEST, OptionError, Position, ReadOptions, Selection
+from penstock.spark.options import (
+    EARLIEST,
+    LATEST,
+    MAX_OFFSET,
+    OptionError,
+    Position,
+    ReadOptions,
+    Selection,
+)
 
 if TYPE_CHECKING:
     from penstock.client.flight import FlightClient
@@ -114,7 +122,7 @@ def _resolve(
     if position.offset == LATEST:
         return {topic: state.latest for topic, state in states.items()}
     if position.time_ms is not None:
-        at_us = position.time_ms * 1000
+        at_us = _in_us(position.time_ms)
         return {
             topic: client.offsets_at(topic, at_us, list(state.bounds))
             for topic, state in states.items()
@@ -123,7 +131,7 @@ def _resolve(
         _check_complete(position, position.times_ms, states)
         return {
             topic: {
-                one: client.offsets_at(topic, time_ms * 1000, [one])[one]
+                one: client.offsets_at(topic, _in_us(time_ms), [one])[one]
                 for one, time_ms in times.items()
             }
             for topic, times in position.times_ms.items()
@@ -137,6 +145,11 @@ def _resolve(
         }
         for topic, offsets in given.items()
     }
+
+
+def _in_us(time_ms: int) -> int:
+    """The broker's times have 63 bits. Whatever is later than that is later than every record."""
+    return min(time_ms * 1000, MAX_OFFSET)
 
 
 def _named(

@@ -134,7 +134,8 @@ def ranges_between(
     """What a batch reads, in the order of topic and partition.
 
     Partitions that `start` does not know begin with their earliest record, and so do those of a topic
-    made anew. Raises DataLost.
+    made anew. What was trimmed meanwhile is left out, unless it is to fail: then the range has it, and
+    whoever reads it finds it missing. Raises DataLost.
     """
     found: list[Range] = []
     for topic, one in sorted(end.topics.items()):
@@ -153,6 +154,8 @@ def ranges_between(
                 if first > 0 and fail_on_data_loss and before is not None:
                     place = f"new partition {partition} of topic {topic!r}"
                     raise DataLost(f"{place} begins at offset {first}, not 0")
+            elif not fail_on_data_loss and first < last:
+                first = min(max(first, state.earliest.get(partition, 0)), last)
             if first < last:
                 found.append(
                     Range(topic, partition, first, last, one.created_us, state.record_bytes)
@@ -161,21 +164,28 @@ def ranges_between(
 
 
 def limited(start: Progress, latest: Progress, states: States, limit: int) -> Progress:
-    """As far as `limit` records from `start`, shared among the partitions by what waits in each."""
-    begins: dict[tuple[str, int], int] = {}
-    sizes: dict[tuple[str, int], int] = {}
-    for one in ranges_between(start, latest, states, False):
-        begins[one.topic, one.partition] = one.start
-        sizes[one.topic, one.partition] = len(one)
-    shares = share(limit, sizes)
+    """As far as `limit` records from `start`, shared among the partitions by what waits in each.
+
+    Whose turn it is follows from how far all of them are together: each batch moves that on by the limit.
+    """
+    begins = {
+        (topic, partition): offset
+        for topic, one in sorted(latest.topics.items())
+        for partition, offset in sorted(one.partitions.items())
+    }
+    sizes = dict.fromkeys(begins, 0)
+    for found in ranges_between(start, latest, states, False):
+        place = found.topic, found.partition
+        begins[place] = found.start
+        sizes[place] = len(found)
+    shares = share(limit, sizes, turn=sum(begins.values()))
     topics: dict[str, TopicProgress] = {}
-    for topic, progress in latest.topics.items():
-        partitions = dict(progress.partitions)
-        for partition in partitions:
-            place = topic, partition
-            if place in begins:
-                partitions[partition] = begins[place] + shares[place]
-        topics[topic] = TopicProgress(progress.created_us, partitions)
+    for topic, one in latest.topics.items():
+        partitions = {
+            partition: begins[topic, partition] + shares[topic, partition]
+            for partition in one.partitions
+        }
+        topics[topic] = TopicProgress(one.created_us, partitions)
     return Progress(latest.query, topics)
 
 

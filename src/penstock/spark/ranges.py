@@ -44,20 +44,35 @@ class Range:
 Ranges = tuple[Range, ...]
 
 
-def share(limit: int, sizes: Mapping[K, int]) -> dict[K, int]:
-    """Divides a limit in proportion to what waits; all of it is given out, to nobody more than waits."""
-    total = sum(sizes.values())
-    if total <= limit:
+def share(limit: int, sizes: Mapping[K, int], turn: int = 0) -> dict[K, int]:
+    """Divides a limit; all of it is given out, to nobody more than waits.
+
+    One for everybody who waits, so that nobody starves beside a long queue, and the rest in proportion to
+    what waits. A limit that is too small for that goes to the first who wait from number `turn` on, round
+    and round: with a turn that grows by what is given out everybody has come after one round.
+    """
+    if sum(sizes.values()) <= limit:
         return dict(sizes)
+    keys = list(sizes)
+    first = turn % len(keys)
+    waiting = [key for key in keys[first:] + keys[:first] if sizes[key]]
+    shares = dict.fromkeys(sizes, 0) | dict.fromkeys(waiting[:limit], 1)
+    rest = limit - len(waiting)
+    if rest > 0:
+        more = _in_proportion(rest, {key: sizes[key] - 1 for key in keys if sizes[key]})
+        for key, count in more.items():
+            shares[key] += count
+    return shares
+
+
+def _in_proportion(limit: int, sizes: Mapping[K, int]) -> dict[K, int]:
+    """Of a limit that is less than all that waits."""
+    total = sum(sizes.values())
     shares = {key: size * limit // total for key, size in sizes.items()}
     left = limit - sum(shares.values())
     # The largest remainders first; among equals in the order of the keys, so that it can be repeated.
-    for key in sorted(sizes, key=lambda one: -(sizes[one] * limit % total)):
-        if not left:
-            break
-        if shares[key] < sizes[key]:
-            shares[key] += 1
-            left -= 1
+    for key in sorted(sizes, key=lambda one: -(sizes[one] * limit % total))[:left]:
+        shares[key] += 1
     return shares
 
 

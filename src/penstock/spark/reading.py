@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from penstock.client.flight import FlightClient
 
 # In the broker's table of errors.
+UNKNOWN_PARTITION: Final = 2
 OFFSET_OUT_OF_RANGE: Final = 6
+# Looks in a row at which all was there, and the read that followed was told that it is not. Retention cuts
+# once in a while, so the second or third succeeds; more than these would be a defect of the server.
+MAX_LOOKS: Final = 10
 # What the server is asked for; the others are the same in every row.
 SENT: Final = ("key", "value", "offset", "timestamp")
 # The broker's time of storing, as Kafka numbers it.
@@ -42,7 +46,7 @@ def _read_range(
 ) -> "Iterator[pa.RecordBatch]":
     columns = (*SENT, "headers") if headers else SENT
     offset = wanted.start
-    attempt = 0
+    attempt = looks = 0
     while offset < wanted.end:
         try:
             client = connection.client()
@@ -53,18 +57,21 @@ def _read_range(
                 if batch.num_rows:
                     yield _completed(batch, wanted)
                     offset = batch.column("offset")[-1].as_py() + 1
-                    attempt = 0
+                    attempt = looks = 0
             return
         except PASSING as error:
             connection.drop()
             connection.pause(attempt, error)
             attempt += 1
         except Refused as error:
-            # Trimmed between the look and the read. The next look tells what is left.
-            if error.code != OFFSET_OUT_OF_RANGE or fail_on_data_loss:
+            # Trimmed or deleted between the look and the read: the next look tells what is left, or that
+            # something is missing. The server is well, so it is none of the retries.
+            looks += 1
+            gone = error.code == OFFSET_OUT_OF_RANGE or isinstance(error, NotFound)
+            if not gone or looks == MAX_LOOKS:
                 raise
-            connection.pause(attempt, error)
-            attempt += 1
+            if looks > 1:
+                connection.wait()
 
 
 def _completed(batch: "pa.RecordBatch", wanted: Range) -> "pa.RecordBatch":
@@ -109,16 +116,17 @@ def _still_there(
     gone = ""
     earliest, latest = 0, 0
     try:
-        topic = client.describe(wanted.topic)
-    except NotFound:
-        gone = f"topic {wanted.topic!r} is gone"
+        # Of the others nothing needs to be known, and there may be thousands.
+        topic = client.action("offsets", topic=wanted.topic, partitions=[wanted.partition])
+    except NotFound as error:
+        gone = place if error.code == UNKNOWN_PARTITION else f"topic {wanted.topic!r}"
+        gone += " is gone"
     else:
-        if topic.created_us != wanted.created_us:
+        if topic["created_us"] != wanted.created_us:
             gone = f"topic {wanted.topic!r} was deleted and made anew"
-        elif wanted.partition >= len(topic.bounds):
-            gone = f"{place} is gone"
         else:
-            earliest, latest = topic.bounds[wanted.partition]
+            (found,) = topic["partitions"]
+            earliest, latest = found["earliest"], found["latest"]
     if not gone and earliest <= offset and wanted.end <= latest:
         return offset, wanted.end
     if fail_on_data_loss:

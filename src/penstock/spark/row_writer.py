@@ -29,7 +29,7 @@ class PenstockRowStreamWriter(StreamWriting, DataSourceStreamWriter):
     def __init__(
         self, options: "WriteOptions", connection: "Connection", schema: "StructType"
     ) -> None:
-        super().__init__(options, connection, schema.names)
+        super().__init__(options, connection, schema)
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> Staged:

@@ -28,6 +28,7 @@ from penstock.spark.versions import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 RANDOM_BITS: Final = 40
@@ -67,18 +68,17 @@ class Staged(WriterCommitMessage):
 class _Staging:
     """The part that both writers share."""
 
-    def __init__(
-        self, options: WriteOptions, connection: Connection, columns: Sequence[str]
-    ) -> None:
+    def __init__(self, options: WriteOptions, connection: Connection, schema: "StructType") -> None:
         self._options = options
         self._connection = connection
-        names = [name.lower() for name in columns]
+        names = [name.lower() for name in schema.names]
         if "value" not in names:
             raise WriteRefused("column value is missing")
         if options.topic is None and "topic" not in names:
             raise WriteRefused("name the topic with option topic, or give a column topic")
         ignored = {"topic"} if options.topic is not None else set()
         self.wanted = [name for name in COLUMNS if name in names and name not in ignored]
+        _check_columns(schema, self.wanted)
 
     def stage(self, transaction: str, batches: "Iterator[pa.RecordBatch]") -> Staged:
         task = task_number()
@@ -148,13 +148,25 @@ class _Staging:
                 )
 
 
+def _check_columns(schema: "StructType", wanted: Sequence[str]) -> None:
+    from pyspark.sql.types import IntegralType, NullType
+
+    for name in wanted:
+        same = [field for field in schema.fields if field.name.lower() == name]
+        if len(same) > 1:
+            shown = ", ".join(field.name for field in same)
+            raise WriteRefused(f"column {name} is there more than once ({shown}): drop the others")
+        kind = same[0].dataType
+        # Text comes to the broker as bytes: it would complain of a type that nobody has given.
+        if name == "partition" and not isinstance(kind, IntegralType | NullType):
+            raise WriteRefused(f"column partition is {kind.simpleString()}: cast it to int")
+
+
 class PenstockWriter(DataSourceArrowWriter):
     """One transaction for one job."""
 
-    def __init__(
-        self, options: WriteOptions, connection: Connection, columns: Sequence[str]
-    ) -> None:
-        self._staging = _Staging(options, connection, columns)
+    def __init__(self, options: WriteOptions, connection: Connection, schema: "StructType") -> None:
+        self._staging = _Staging(options, connection, schema)
         self._transaction = options.transaction or f"spark-{uuid.uuid4()}"
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
@@ -170,10 +182,8 @@ class PenstockWriter(DataSourceArrowWriter):
 class StreamWriting:
     """One transaction for each batch of a query."""
 
-    def __init__(
-        self, options: WriteOptions, connection: Connection, columns: Sequence[str]
-    ) -> None:
-        self._staging = _Staging(options, connection, columns)
+    def __init__(self, options: WriteOptions, connection: Connection, schema: "StructType") -> None:
+        self._staging = _Staging(options, connection, schema)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
         return self._staging.stage(batch_transaction(), iterator)
