@@ -3,13 +3,16 @@
 import errno
 from pathlib import Path
 
+import pytest
 from broker.bench import ANYBODY, Bench, numbered
 from kit.faulty_files import FaultyFiles
 from kit.records import Row, build
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.subscription import Subscription
+from penstock.log.batch import MAX_BATCH_BYTES
 from penstock.log.files import RealFiles
+from penstock.log.settings import DEFAULT_RECORD_BYTES, TopicSettings
 
 
 def give_up(bench: Bench, one: Subscription, most: int = 1_000) -> None:
@@ -109,6 +112,95 @@ def test_a_stopping_server_keeps_what_it_cannot_bury(tmp_path: Path) -> None:
     one = bench.subscribe("t")
     bench.settle()
     assert bench.take(one) == {1: b"x"}
+    bench.close()
+
+
+def test_a_stop_says_nothing_of_dead_letters(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = bench.subscribe("t")
+    bench.publish("t", b"x")
+    bench.broker.stopping = True
+    give_up(bench, one)
+    assert bench.take(one) == {}, "no delivery beyond the last one"
+    assert one.settled[0].open_ranges(1) == [(0, 1)]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("length", [245, 246, 249])
+def test_a_topic_name_that_leaves_no_room_for_the_suffix(
+    bench: Bench, caplog: pytest.LogCaptureFixture, length: int
+) -> None:
+    topic = "t" * length
+    one = bench.subscribe(topic)
+    bench.publish(topic, b"a", b"b")
+    give_up(bench, one)
+    counters = bench.broker.subscriptions.counters
+    assert one.settled[0].open_ranges(2) == []
+    assert bench.take(one) == {}
+    assert bench.values(topic) == [b"a", b"b"], "they stay where they are"
+    if length == 245:
+        assert bench.values(topic + ".dlq") == [b"a", b"b"]
+        assert (counters.dead_lettered, counters.dead_letters_refused) == (2, 0)
+    else:
+        assert (counters.dead_lettered, counters.dead_letters_refused) == (0, 2)
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line.startswith(
+            f"topic {topic}: 2 messages given up that cannot become dead letters"
+        )
+        assert line.endswith(f"it has {length + 4} bytes in UTF-8, at most 249 are allowed")
+
+
+@pytest.mark.parametrize("record_bytes", [DEFAULT_RECORD_BYTES, 20 * 1024 * 1024])
+def test_the_largest_message_of_a_topic_becomes_a_dead_letter(
+    bench: Bench, record_bytes: int
+) -> None:
+    bench.engine.create_topic("t", 1, TopicSettings(record_bytes=record_bytes))
+    one = bench.subscribe("t")
+    bench.publish("t", b"small", bytes(record_bytes))
+    give_up(bench, one)
+    assert bench.values("t.dlq") == [b"small", bytes(record_bytes)]
+    assert one.settled[0].open_ranges(2) == []
+
+
+def test_what_a_dead_letter_topic_cannot_hold_does_not_hold_back_the_rest(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Made by somebody else, with a limit of its own."""
+    bench.engine.create_topic("t.dlq", 1, TopicSettings(record_bytes=1_000))
+    one = bench.subscribe("t")
+    values = [bytes(2_000) if number in (0, 3, 8) else b"%d" % number for number in range(9)]
+    for _ in range(2):
+        bench.publish("t", *values)
+        give_up(bench, one)
+    kept = [value for value in values if len(value) < 1_000]
+    assert bench.values("t.dlq") == kept * 2
+    counters = bench.broker.subscriptions.counters
+    assert (counters.dead_lettered, counters.dead_letters_refused) == (12, 6)
+    assert one.settled[0].open_ranges(18) == []
+    assert bench.take(one) == {}
+    assert len(caplog.records) == 1, "one line for each topic and minute"
+    bench.advance(60_000)
+    bench.publish("t", bytes(2_000))
+    give_up(bench, one)
+    assert "topic t: 6 messages given up" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
+
+
+def test_a_message_that_no_batch_can_hold_with_its_headers(tmp_path: Path) -> None:
+    bench = Bench(str(tmp_path / "data"), BrokerOptions(capacity_bytes=2 * MAX_BATCH_BYTES))
+    bench.engine.create_topic("t", 1, TopicSettings(record_bytes=MAX_BATCH_BYTES))
+    one = bench.subscribe("t")
+    bench.publish("t", b"small")
+    bench.publish("t", bytes(MAX_BATCH_BYTES - 64))
+    # No cache keeps as much: it is read from the disk, by a thread.
+    bench.wait_for(lambda: one.queued_messages == 2)
+    give_up(bench, one)
+    bench.wait_for(lambda: bench.broker.subscriptions.counters.dead_letters_refused)
+    bench.settle()
+    assert bench.values("t.dlq") == [b"small"]
+    assert bench.broker.subscriptions.counters.dead_letters_refused == 1
+    assert one.settled[0].open_ranges(2) == []
     bench.close()
 
 

@@ -7,11 +7,11 @@ from client.outage import TIMEOUT_S, LeavingPeer
 from client.peer import BlipMQPeer, JsonServer
 
 from penstock.cli import main as cli
-from penstock.client.blipmq_subscription import IDLE_MOST_S, MIN_POLLS
+from penstock.client.blipmq_subscription import IDLE_MOST_S
 from penstock.client.blocking import LoopThread
 from penstock.wire import blipmq as wire
 
-# After so many the client waits its longest between two.
+# Of one POLL each, as one message is wanted. After so many the client waits its longest between two.
 QUIET_ROUNDS = 8
 
 
@@ -45,7 +45,7 @@ def test_blipmq(capsys: pytest.CaptureFixture[str]) -> None:
 
         def _poll(self, number: int, subscription: int) -> bytes:
             answer = super()._poll(number, subscription)
-            if self.polls == QUIET_ROUNDS * MIN_POLLS:
+            if self.polls == QUIET_ROUNDS:
                 asyncio.get_running_loop().call_later(IDLE_MOST_S / 2, peer.leave)
             return answer
 

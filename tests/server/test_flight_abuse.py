@@ -91,6 +91,7 @@ def test_tickets_and_commands(peer: Peer, where: str, content: bytes, words: str
         ("offsets_by_time", b'{"topic":"t","time_us":0,"partitions":[0,0]}', "name each only once"),
         ("commit_group", b'{"group":"","offsets":[]}', "Expected `str` of length >= 1"),
         ("begin", b'{"name":"x","timeout_s":99999999999}', "Expected `int` <= 604800"),
+        ("begin", b'{"name":"x1\\u0000y"}', "Expected `str` matching regex"),
         ("commit", b'{"name":"x","tasks":[1.5]}', "Expected `int`, got `float`"),
     ],
 )

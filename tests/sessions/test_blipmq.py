@@ -137,7 +137,7 @@ def test_a_slow_login_holds_the_frames_behind_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting: list[Callable[[object], None]] = []
-    monkeypatch.setattr(bench.access, "login", lambda key, done: waiting.append(done))
+    monkeypatch.setattr(bench.access, "login", lambda key, done, wanted: waiting.append(done))
     peer = connect(bench)
     ping = wire.encode_ping(7)
     assert peer.ask(LOGIN + ping[:5]) == wire.encode_ack(1, 0)
@@ -152,12 +152,24 @@ def test_a_login_that_is_answered_after_the_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting: list[Callable[[object], None]] = []
-    monkeypatch.setattr(bench.access, "login", lambda key, done: waiting.append(done))
+    monkeypatch.setattr(bench.access, "login", lambda key, done, wanted: waiting.append(done))
     peer = connect(bench)
     peer.ask(LOGIN)
     peer.session.closed()
     waiting[0](ANYBODY)
     assert (peer.answers(), peer.outlet.logins) == (b"", 0)
+
+
+def test_a_login_is_wanted_until_the_connection_is_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Callable[[], bool]] = []
+    monkeypatch.setattr(bench.access, "login", lambda key, done, wanted: asked.append(wanted))
+    peer = connect(bench)
+    peer.ask(LOGIN)
+    assert asked[0]()
+    peer.session.closed()
+    assert not asked[0]()
 
 
 def test_a_key_revoked_in_the_middle_of_pipelined_frames(bench: Bench) -> None:
@@ -235,7 +247,55 @@ def test_while_draining_polls_and_acknowledgements_go_on(bench: Bench) -> None:
     assert not peer.session.busy()
 
 
+@pytest.mark.parametrize("end", ["ack", "deadline", "half-closed", "gone"])
+def test_a_drain_waits_for_the_acknowledgements_of_a_consumer(bench: Bench, end: str) -> None:
+    peer, idle = logged_in(bench), logged_in(bench)
+    peer.ask(wire.encode_subscribe(1, b"t", 1) + wire.encode_publish(2, b"t", 1, b"x"))
+    idle.ask(wire.encode_subscribe(1, b"t", 1))
+    assert peer.ask(wire.encode_poll(3, 1)) == deliveries(b"t", {1: b"x"})
+    assert not peer.session.busy(), "it counts at a drain alone"
+    bench.broker.stopping = True
+    peer.session.drain()
+    idle.session.drain()
+    assert (peer.session.busy(), idle.session.busy()) == (True, False)
+    if end == "ack":
+        assert peer.ask(wire.encode_ack(1, 1)) == b""
+    elif end == "deadline":
+        bench.advance(99)
+        assert peer.session.busy()
+        bench.advance(101)  # found by the next tick
+    elif end == "half-closed":
+        peer.session.end_of_input()
+        assert peer.outlet.is_closed
+    else:
+        peer.session.closed()
+    assert not peer.session.busy()
+
+
+def test_a_consumer_that_never_acknowledges_does_not_hold_up_a_drain(bench: Bench) -> None:
+    peer = logged_in(bench)
+    peer.ask(wire.encode_subscribe(1, b"t", 1) + wire.encode_publish(2, b"t", 1, b"x"))
+    bench.broker.stopping = True
+    peer.session.drain()
+    for wait_ms in (200, 300, 500):
+        assert peer.ask(wire.encode_poll(3, 1)) == deliveries(b"t", {1: b"x"})
+        assert peer.session.busy()
+        bench.advance(wait_ms)
+    # No dead letter can be written any more, and there is no fourth delivery.
+    assert peer.ask(wire.encode_poll(4, 1)) == b""
+    assert not peer.session.busy()
+
+
 # --- polls ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_poll_behind_a_ping_finds_what_was_published_before_it(bench: Bench, qos: int) -> None:
+    peer = logged_in(bench)
+    peer.ask(wire.encode_subscribe(1, b"t", qos))
+    frames = wire.encode_publish(2, b"t", qos, b"x") + wire.encode_ping(3) + wire.encode_poll(4, 1)
+    delivery = deliveries(b"t", {1 if qos else 4: b"x"}, qos)
+    assert peer.ask(frames) == wire.encode_pong(3) + delivery
 
 
 def test_a_poll_waits_for_its_own_publishes_and_no_others(bench: Bench) -> None:

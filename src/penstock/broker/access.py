@@ -16,6 +16,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -101,6 +102,24 @@ class _Candidate:
         self.digest = digest
 
 
+class _SlowLogin:
+    """A login that waits for the slow hash. Without a repr that could show its key."""
+
+    __slots__ = ("condensed", "done", "key", "wanted")
+
+    def __init__(
+        self,
+        key: str,
+        condensed: bytes,
+        done: Callable[[Principal | None], None],
+        wanted: Callable[[], bool],
+    ) -> None:
+        self.key = key
+        self.condensed = condensed
+        self.done = done
+        self.wanted = wanted
+
+
 def _wall_clock_us() -> int:
     return time.time_ns() // 1000
 
@@ -143,6 +162,7 @@ class Access:
         self._known_wrong: set[bytes] = set()
         self._wrong_salt = random_bytes(keys.SALT_BYTES)
         self._worker: ThreadPoolExecutor | None = None
+        self._slow_logins: deque[_SlowLogin] = deque()  # appended to and popped by two threads
         self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
         self._load_configured(configured)
         self._load_stored()
@@ -166,12 +186,21 @@ class Access:
             found = self._find_slowly(key, condensed)
         return found
 
-    def login(self, key: str, done: Callable[[Principal | None], None]) -> None:
+    def login(
+        self,
+        key: str,
+        done: Callable[[Principal | None], None],
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Have `done` called with the answer of `authenticate`, without blocking.
 
         Nearly always that is before this call returns. Only a key that has to go through the slow
-        hash is answered later, by `post`. One thread does all of them, in order: two would
-        only take the processor from the event loop, and twice the memory.
+        hash is answered later, by `post`. One thread does all of them: two would only take the
+        processor from the event loop, and twice the memory. The newest is next: when wrong keys come
+        faster than they are hashed, a right one behind them still gets its turn, while in order all
+        would wait until nobody wants the answer. `wanted` is asked in that thread before the work; a
+        login that nobody waits for any more is left out, without an answer.
         """
         condensed = keys.condense(key)
         found = self._find(condensed)
@@ -180,7 +209,8 @@ class Access:
             return
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "penstock-login")
-        self._worker.submit(self._login_slowly, key, condensed, done)
+        self._slow_logins.append(_SlowLogin(key, condensed, done, wanted))
+        self._worker.submit(self._login_slowly)
 
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of this principal was revoked. One look-up."""
@@ -224,15 +254,17 @@ class Access:
             self._verified = {**self._verified, found.name: self._candidate(found, condensed)}
         return found
 
-    def _login_slowly(
-        self, key: str, condensed: bytes, done: Callable[[Principal | None], None]
-    ) -> None:
+    def _login_slowly(self) -> None:
+        """The newest that waits. Called once for each, so there always is one."""
+        login = self._slow_logins.pop()
+        if not login.wanted():
+            return
         # It may have been tried while this login waited for its turn.
-        found = self._find(condensed)
-        if found is None and self._needs_slow_hash(condensed):
-            found = self._find_slowly(key, condensed)
+        found = self._find(login.condensed)
+        if found is None and self._needs_slow_hash(login.condensed):
+            found = self._find_slowly(login.key, login.condensed)
         try:
-            self._post(lambda: done(found))
+            self._post(lambda: login.done(found))
         except RuntimeError:
             _logger.debug("a login was answered after the event loop had ended")
 

@@ -27,5 +27,6 @@ class SubscriptionCounters:
     dropped_capacity: int = 0
     expired: int = 0
     dead_lettered: int = 0
+    dead_letters_refused: int = 0
     unreadable: int = 0
     orphans_expired: int = 0

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from penstock.log.settings import TopicSettings
+
 SECOND_US = 1_000_000
 
 
@@ -24,4 +26,6 @@ class BrokerOptions:
     # The reference server drops without a trace; we count unless told otherwise.
     count_drops: bool = True
     default_partitions: int = 1
+    # Of topics that nobody made with settings of their own.
+    default_settings: TopicSettings = TopicSettings()
     rustlog_auto_create: bool = False

@@ -51,6 +51,8 @@ class Subscription:
         self._next_place = 0
         self.queued_messages = 0
         self.queued_bytes = 0
+        # Dropped for the capacity, and not told yet.
+        self._dropped = 0
 
     @property
     def inflight_messages(self) -> int:
@@ -116,6 +118,12 @@ class Subscription:
             self._done(dropped)
             if options.count_drops:
                 self._counters.dropped_capacity += dropped.count
+                self._dropped += dropped.count
+
+    def take_dropped(self) -> int:
+        """How many were dropped for the capacity since the last call."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
 
     # --- the queue -------------------------------------------------------------------------------
 

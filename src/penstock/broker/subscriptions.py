@@ -5,6 +5,7 @@ what nobody acknowledged is offered again after a restart. Lives on the event lo
 """
 
 import itertools
+import logging
 from collections.abc import Callable
 
 from penstock.broker.access import Principal
@@ -14,11 +15,14 @@ from penstock.broker.feed import FOREVER, Feed, Follower, Schedule
 from penstock.broker.options import BrokerOptions
 from penstock.broker.settled import Settled
 from penstock.broker.subscription import Subscription
+from penstock.broker.topic_log import TopicLog
 from penstock.log.engine import Engine
 from penstock.log.tokens import AppendToken
 
 # How often due deliveries, old messages and orphans are looked for without anybody polling.
 TICK_S = 0.1
+
+logger = logging.getLogger(__name__)
 
 
 class Subscriptions:
@@ -42,6 +46,7 @@ class Subscriptions:
         # Partitions that a subscription follows, and the topic (by id) that it follows them of.
         self._followed: dict[Subscription, set[tuple[int, int]]] = {}
         self._next_id = 1
+        self._drops = TopicLog(_say_dropped)
         self._ends_at_start = {
             info.name: [engine.offsets(info.name, p)[1] for p in range(info.partitions)]
             for info in engine.topics()
@@ -173,6 +178,10 @@ class Subscriptions:
         subscription.orphaned_us = None
         self._by_user.setdefault(user, set()).add(subscription)
 
+    def in_flight_to(self, user: object) -> bool:
+        """Whether messages of a subscription that this user has are out, and not due again."""
+        return any(one.inflight_messages for one in self._by_user.get(user, ()))
+
     def leave(self, user: object) -> None:
         """The connection is gone; subscriptions that nobody else uses begin to expire."""
         now_us = self._clock_us()
@@ -185,6 +194,7 @@ class Subscriptions:
         """Expires messages and orphans, follows topics that came back or grew."""
         now_us = self._clock_us()
         for subscription in self.all():
+            self._drops.note(subscription.topic, subscription.take_dropped())
             orphaned_us = subscription.orphaned_us
             if orphaned_us is not None and now_us - orphaned_us >= self._options.orphan_time_us:
                 self.remove(subscription)
@@ -193,6 +203,7 @@ class Subscriptions:
             subscription.expire(now_us)
             self.backlog.changed_if_settled(subscription)
             self._follow_new_partitions(subscription)
+        self._drops.speak(now_us)
 
     def _follow_new_partitions(self, subscription: Subscription) -> None:
         info = self._engine.topic(subscription.topic)
@@ -234,3 +245,12 @@ class Subscriptions:
                 self._followed[subscription].clear()
                 self.backlog.changed(subscription)
         self.backlog.forget_topic(topic)
+
+
+def _say_dropped(topic: str, count: int, _: str) -> None:
+    logger.warning(
+        "topic %s: %d messages dropped from queues over blipmq.capacity_messages or "
+        "blipmq.capacity_bytes; they are still in the log",
+        topic,
+        count,
+    )

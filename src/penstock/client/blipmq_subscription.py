@@ -14,7 +14,7 @@ from struct import unpack
 from typing import TYPE_CHECKING, Final
 
 from penstock.client.connection import Connection
-from penstock.client.errors import ClientError, ConnectionLost, RequestTimedOut
+from penstock.client.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimedOut
 from penstock.client.settings import Surroundings
 from penstock.wire.blipmq import QOS_AT_LEAST_ONCE, BlipMQProtocolError, encode_ping
 from penstock.wire.blipmq_batch import encode_acks, encode_polls
@@ -52,8 +52,8 @@ class Message:
 class Batch:
     """Messages in order of delivery. `tags`: 8 bytes each, big-endian; empty with QoS 0.
 
-    `generation` counts the subscription's SUBSCRIBEs: in the first batch with a new number messages
-    may be missing that were published while the connection was gone.
+    `generation` counts the subscription's SUBSCRIBEs: before the first batch with a new number messages
+    may be missing, those that the subscription before still held and those published meanwhile.
     """
 
     topic: str
@@ -193,8 +193,11 @@ class Subscription:
                 yield message
 
     def ack(self, settled: Batch | Message) -> None:
-        """Settle a batch or a message. After a reconnect the old tags mean nothing: they are left,
-        and the server delivers those messages again or gives them up."""
+        """Settle a batch or a message. After a reconnect the old tags mean nothing and are left out.
+
+        Whether those messages come again depends on the server: not to this consumer if only the
+        connection was cut (its old subscription ends unread), but after a restart of Penstock.
+        """
         if settled.generation != self.generation:
             return
         if isinstance(settled, Batch):
@@ -221,7 +224,9 @@ class Subscription:
     def granted(self, subscription_id: int) -> None:
         self.subscription_id = subscription_id
         self.generation += 1
-        # Their tags belong to the id before; with QoS 1 those messages come again.
+        # Their tags belong to the id before: nobody could acknowledge them here. After a restart of the
+        # server they come again. After a mere cut they stay with the old id until it expires, and going
+        # back to it is not safe: ids begin at 1 with each start, it may be somebody else's by now.
         self._held = [run for run in self._held if run.qos != QOS_AT_LEAST_ONCE]
         self._unsettled.clear()
 
@@ -241,11 +246,11 @@ class Subscription:
         return self._connection.settings.surroundings
 
     async def _poll_through_losses(self, count: int) -> list[Batch]:
-        """A round; if the connection is lost in it, the next one on the connection after."""
+        """A round; if the connection is lost in it or before, one on the connection after."""
         while True:
             try:
                 return await self.poll(count)
-            except (ConnectionLost, RequestTimedOut):
+            except (ConnectFailed, ConnectionLost, RequestTimedOut):
                 if self._connection.settings.attempts == 0:
                     raise
                 await self._connection.channel(patient=True)

@@ -98,6 +98,7 @@ def build_broker(
         owned_subscriptions=blipmq.subscription_owner == "key",
         count_drops=blipmq.drops == "counted",
         default_partitions=config.topic_defaults.partitions,
+        default_settings=topic_defaults(config),
         rustlog_auto_create=config.rustlog.auto_create,
     )
     broker = Broker(engine, access, options, engine.clock_us, loop.call_later)

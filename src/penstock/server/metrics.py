@@ -257,6 +257,9 @@ def _subscriptions(broker: Broker) -> Iterator[Metric]:
     yield _counters("dropped_messages", "Messages that never arrived.", "reason", dropped)
     yield _counter("dead_lettered_messages", "Given up, now in a .dlq.", counters.dead_lettered)
     yield _counter(
+        "refused_dead_letters", "Given up, no .dlq can hold them.", counters.dead_letters_refused
+    )
+    yield _counter(
         "expired_subscriptions", "Subscriptions that nobody used.", counters.orphans_expired
     )
 

@@ -30,7 +30,7 @@ from penstock.server.assembly import (
     open_engine,
     topic_defaults,
 )
-from penstock.server.banner import Facts, render, why_there
+from penstock.server.banner import Facts, key_state, render, rustlog_state, why_there
 from penstock.server.config import LoadedConfig
 from penstock.server.config_checks import check_exposure, listening
 from penstock.server.connection import Connection
@@ -188,14 +188,21 @@ class Server:
 
     def _banner(self) -> str:
         source = self.loaded.sources["server.data_directory"]
+        encrypted = {name for name, one in self.listeners.items() if self._tls_only(one.address)}
+        # HTTP keeps to the address alone, and Flight speaks one or the other.
+        encrypted -= NOT_OURS
+        encrypted |= {"http"} if self._http_tls() is not None else set()
+        encrypted |= {"flight"} if self._tls is not None else set()
         return render(
             Facts(
                 listening=[(name, one.address) for name, one in self.listeners.items()],
                 data_directory=self.config.server.data_directory,
                 data_source=why_there(source.kind, str(source)),
+                keys=key_state(self.broker.access),
+                rustlog=rustlog_state(self.broker),
                 tls=self._tls is not None,
-                http_tls=self._http_tls() is not None,
-                development_key=self.broker.access.development_key,
+                tls_only=encrypted,
+                client_certificates=self.config.tls.client_ca is not None,
                 insecure=self.config.server.insecure,
             )
         )

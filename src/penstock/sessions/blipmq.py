@@ -56,6 +56,7 @@ class BlipMQSession:
         self._working = False
         self._ended = False
         self._gone = False
+        self._draining = False
         self._out: list[bytes] = []
         self._last_size = 0
         # Batches of this peer that are not durable yet, by topic.
@@ -90,10 +91,20 @@ class BlipMQSession:
 
     def drain(self) -> None:
         """The broker refuses durable work by itself while it stops; polls and acks go on."""
+        self._draining = True
         self._work()
 
     def busy(self) -> bool:
+        """Whether a close would cut something off; at a drain also a consumer's acknowledgements."""
+        return self._has_open_work() or (self._draining and self._is_consuming())
+
+    def _has_open_work(self) -> bool:
         return not self._gone and (self._waiting or bool(self._open_writes))
+
+    def _is_consuming(self) -> bool:
+        """Whether acknowledgements may come: messages are out, and their retry is not due yet."""
+        over = self._gone or self._ended or self._broken is not None
+        return not over and self._broker.subscriptions.in_flight_to(self)
 
     def held_bytes(self) -> int:
         """What was received and is not carried out; the server has a limit for all together."""
@@ -126,7 +137,7 @@ class BlipMQSession:
     def _close_when_done(self) -> None:
         """Nothing more comes in, and everything that did is answered."""
         over = self._ended or self._broken is not None
-        if over and not self._gone and not self.busy() and not self._operations:
+        if over and not self._gone and not self._has_open_work() and not self._operations:
             self._gone = True
             self._outlet.close()
 
@@ -240,7 +251,11 @@ class BlipMQSession:
             return
         key = wire.decode_auth(frame.payload)
         self._wait()
-        self._broker.access.login(key, lambda who: self._logged_in(frame.correlation_id, who))
+        self._broker.access.login(
+            key,
+            lambda who: self._logged_in(frame.correlation_id, who),
+            wanted=lambda: not self._gone,
+        )
 
     def _logged_in(self, correlation_id: int, principal: Principal | None) -> None:
         if self._gone:
@@ -325,7 +340,10 @@ class BlipMQSession:
         if self._awaited_ping is not None and not self._open_writes:
             self._answer(wire.encode_pong(self._awaited_ping))
             self._awaited_ping = None
-            self._go_on()
+            if not self._working:
+                self._flush()
+            # As above: a poll behind the PING finds what was published before it.
+            self._broker.later(0.0, self._go_on)
         self._close_when_done()
 
     def _refuse_publish(self, correlation_ids: bytes, durable: bool, error: Exception) -> None:

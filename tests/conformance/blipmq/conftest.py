@@ -23,8 +23,13 @@ Connect = Callable[[LiveServer], BlipMQPeer]
 BEHIND = 0x7777_7777_7777_7777
 TRAILING_BYTES = 7
 
-# For tests in the time of the machine: nothing is repeated or dropped for its age while they run.
-PATIENT = {"blipmq.retry_backoff": "1 h", "blipmq.message_ttl": "off"}
+# For tests in the time of the machine: nothing is repeated or dropped for its age while they run. So a stop
+# would wait its longest for acknowledgements that never come.
+PATIENT = {
+    "blipmq.retry_backoff": "1 h",
+    "blipmq.message_ttl": "off",
+    "server.drain_time": "300 ms",
+}
 
 _topics = count(1)
 

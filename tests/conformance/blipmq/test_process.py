@@ -238,6 +238,36 @@ def test_a_signal_ends_the_server_in_order(
         assert peer.poll_once(subscription) is None
 
 
+@pytest.mark.row("blipmq-85", "blipmq-86")
+def test_a_consumer_at_work_may_acknowledge_while_the_server_stops(
+    tmp_path: Path, topic: str
+) -> None:
+    """Polls and acknowledgements go on for the drain time, so nothing that was done comes again. The
+    reference server cuts its clients off."""
+    patient = {**PATIENT, "server.drain_time": "20 s"}
+    with (
+        ServerProcess(tmp_path, patient) as process,
+        BlipMQPeer(process.ports["blipmq"]) as peer,
+        BlipMQPeer(process.ports["tcp"]) as idle,
+    ):
+        peer.login()
+        idle.login()
+        subscription = peer.subscribe(topic)
+        peer.send(message(3, topic, b"at work") + message(4, topic, b"next"))
+        assert peer.poll(subscription) == message(1, topic, b"at work")
+        process.process.send_signal(signal.SIGTERM)
+        assert idle.at_end(), "nothing is in flight to it"
+        assert peer.poll(subscription) == message(2, topic, b"next")
+        peer.send(ack(1, subscription) + ack(2, subscription))
+        assert peer.at_end()
+        assert process.process.wait(WAIT_S) == 0
+        assert process.process.stdout is not None
+        assert "drain_time" not in process.process.stdout.read()
+    with LiveServer(tmp_path, PATIENT) as server, BlipMQPeer(server.port("blipmq")) as peer:
+        peer.login()
+        assert peer.poll_once(peer.subscribe(topic)) is None
+
+
 @pytest.mark.row("blipmq-87")
 def test_the_default_addresses() -> None:
     """BlipMQ where its clients look for it. Metrics are with health and the API on one HTTP port, 8080,
