@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -226,6 +227,21 @@ def test_a_topic_made_anew_is_another_topic(running: LiveServer, topic: str) -> 
                 running.delete_topic(topic)
                 with pytest.raises(NotFound):
                     client.read(topic)
+
+
+def test_a_ticket_may_name_the_one_topic_that_it_means(running: LiveServer, topic: str) -> None:
+    with connect_to(running) as client:
+        client.write(topic, table(b"v", b"w"), create=True)
+        old = client.describe(topic).created_us
+        read = partial(client.stream, topic, 0, 0, 2, ["value"])
+        (batch,) = read(created_us=old)
+        assert batch.column("value").to_pylist() == [b"v", b"w"]
+        running.delete_topic(topic)
+        client.write(topic, table(b"x", b"y"), create=True)
+        with pytest.raises(NotFound, match="was deleted and made anew"):
+            list(read(created_us=old))
+        (batch,) = read()
+        assert batch.column("value").to_pylist() == [b"x", b"y"]
 
 
 def test_compressed_topics(running: LiveServer, topic: str) -> None:

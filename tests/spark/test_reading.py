@@ -159,7 +159,7 @@ class Contradicting:
     def action(self, kind: str, **body: Any) -> dict[str, Any]:
         return {"created_us": 1, "partitions": [{"earliest": 0, "latest": 9}]}
 
-    def stream(self, *wanted: object) -> Iterator[pa.RecordBatch]:
+    def stream(self, *wanted: object, **more: object) -> Iterator[pa.RecordBatch]:
         self.reads += 1
         raise self.error
 

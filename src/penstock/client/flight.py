@@ -218,11 +218,26 @@ class FlightClient:
         return pa.RecordBatchReader.from_batches(schema, self._batches(tickets, what))
 
     def stream(
-        self, topic: str, partition: int, start: int, end: int, columns: Sequence[str]
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str],
+        *,
+        created_us: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The records of one range as the server sends them; asks nothing beforehand."""
-        query = {"topic": topic, "partition": partition, "start": start, "end": end}
-        ticket = flight.Ticket(json.dumps({**query, "columns": list(columns)}).encode())
+        """The records of one range as the server sends them; asks nothing beforehand. With `created_us`
+        NotFound when there is another topic of this name by now."""
+        query = {
+            "topic": topic,
+            "created_us": created_us,
+            "partition": partition,
+            "start": start,
+            "end": end,
+            "columns": list(columns),
+        }
+        ticket = flight.Ticket(json.dumps(query).encode())
         return self._batches([ticket], f"reading topic {topic!r}")
 
     def _batches(self, tickets: list[flight.Ticket], what: str) -> Iterator[pa.RecordBatch]:

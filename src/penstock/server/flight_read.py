@@ -107,7 +107,8 @@ class Read:
         self._ticket = ticket
         self._clock_s = clock_s
         facts = link.describe(who, ticket.topic)
-        self._created_us = facts.created_us
+        self._created_us = facts.created_us if ticket.created_us is None else ticket.created_us
+        self._check_topic(facts)
         one = partition_facts(facts, ticket.partition)
         self._offset, self._end = clamp(one, ticket.start, ticket.end)
         self._follower = followers.get(facts, one)
@@ -122,11 +123,14 @@ class Read:
             )
             self._offset = min(max(self._offset, found), self._end)
 
+    def _check_topic(self, facts: TopicFacts) -> None:
+        if facts.created_us != self._created_us:
+            text = f"topic {facts.name!r} was deleted and made anew"
+            raise BrokerError(Code.UNKNOWN_TOPIC, text)
+
     def _refresh(self) -> tuple[int, int]:
         facts = self._link.describe(self._who, self._ticket.topic)
-        if facts.created_us != self._created_us:
-            text = f"topic {facts.name!r} was deleted and made anew during the read"
-            raise BrokerError(Code.UNKNOWN_TOPIC, text)
+        self._check_topic(facts)
         one = partition_facts(facts, self._ticket.partition)
         return one.earliest, one.latest
 

@@ -53,7 +53,8 @@ def _read_range(
             offset, end = _still_there(client, wanted, offset, fail_on_data_loss)
             if offset == end:
                 return
-            for batch in client.stream(wanted.topic, wanted.partition, offset, end, columns):
+            place, created_us = (wanted.topic, wanted.partition), wanted.created_us
+            for batch in client.stream(*place, offset, end, columns, created_us=created_us):
                 if batch.num_rows:
                     yield _completed(batch, wanted)
                     offset = batch.column("offset")[-1].as_py() + 1
