@@ -6,7 +6,6 @@ table knows no protocol and no HTTP status. A number is never given to another e
 BrokerError (a PenstockError)     a code of the table, and what happened this time
 """
 
-import errno
 import sqlite3
 from collections.abc import Callable
 from enum import Enum, unique
@@ -94,7 +93,7 @@ def from_exception(error: BaseException) -> BrokerError:
 def _from_os_error(error: OSError) -> BrokerError:
     if isinstance(error, TimeoutError):  # of Change.result: the change may still happen
         return BrokerError(Code.OUTCOME_UNKNOWN).caused_by(error)
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = error.errno in log.NO_SPACE
     code = Code.STORAGE_FULL if full else Code.STORAGE_ERROR
     return BrokerError(code, error.strerror or "").caused_by(error)
 

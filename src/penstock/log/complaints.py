@@ -1,10 +1,9 @@
 """What a partition says when the disk refuses: the error for the caller, a line for the server's log."""
 
-import errno
 import logging
 from collections.abc import Callable
 
-from penstock.log.errors import AppendFailed, StorageFull
+from penstock.log.errors import NO_SPACE, AppendFailed, StorageFull
 
 # A full disk refuses thousands of appends a second; one line a minute is what a person needs.
 INTERVAL_US = 60_000_000
@@ -14,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 def append_error(directory: str, error: OSError) -> AppendFailed:
     """The refusal of an append whose write failed and left nothing behind."""
-    kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else AppendFailed
+    kind = StorageFull if error.errno in NO_SPACE else AppendFailed
     return kind(directory, error.strerror or str(error))
 
 

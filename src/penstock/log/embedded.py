@@ -19,7 +19,7 @@ from penstock.log.cache import DEFAULT_CACHE_BYTES, BatchCache
 from penstock.log.catalogue import Catalogue, Topic
 from penstock.log.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
-from penstock.log.errors import AppendFailed, LogError
+from penstock.log.errors import NO_SPACE, AppendFailed, LogError
 from penstock.log.files import FileSystem, RealFiles
 from penstock.log.groups import GroupOffsets
 from penstock.log.handles import DEFAULT_OPEN_FILES, HandlePool
@@ -30,7 +30,7 @@ from penstock.log.outcome import deliver
 from penstock.log.partition import Partition
 from penstock.log.reader import ReadResult
 from penstock.log.record_limit import check_record_sizes
-from penstock.log.reserve import NO_SPACE, Reserve
+from penstock.log.reserve import Reserve
 from penstock.log.settings import TopicSettings
 from penstock.log.staging import Staging
 from penstock.log.tokens import AppendToken

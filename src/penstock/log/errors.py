@@ -20,7 +20,13 @@ LogError (a PenstockError)
  +-- LogClosed           the log is shutting down
 """
 
+import errno
+from typing import Final
+
 from penstock.errors import PenstockError
+
+# What a file system says when there is no room, for all or for this user.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogError(PenstockError):

@@ -65,7 +65,6 @@ _STORAGE_CODES: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-_FULL_CODE: Final = sqlite3.SQLITE_FULL
 _DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _logger = logging.getLogger(__name__)
@@ -254,7 +253,7 @@ class MetadataStore:
             if self._writer.in_transaction:
                 with suppress(sqlite3.Error):
                     self._writer.execute("ROLLBACK")
-            full = isinstance(failure, sqlite3.Error) and _base_code(failure) == _FULL_CODE
+            full = isinstance(failure, sqlite3.Error) and _base_code(failure) == sqlite3.SQLITE_FULL
             if full and self._make_space():
                 return self._commit_group(group)
             _logger.error("%s", MetadataWriteFailed(self.path, str(failure), len(group)))

@@ -16,8 +16,6 @@ from penstock.log.segment import write_all
 RESERVE_FILE = "reserve"
 # Pages of some hundred metadata changes, and the small files of as many partitions.
 RESERVE_BYTES = 1024 * 1024
-# What a file system says when there is no room, for all or for this user.
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +26,6 @@ class Reserve:
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{RESERVE_FILE}"
-        self._directory = directory
         self.spent = False
 
     def fill(self) -> None:

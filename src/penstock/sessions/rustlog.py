@@ -189,9 +189,8 @@ class RustLogSession:
         self._slots.append(slot)
         try:
             self._carry_out(dialect, request, slot, frame.end - frame.start)
-        except (
-            PenstockError
-        ) as refused:  # a name of its own: compiled, it has one type in a function
+        except PenstockError as refused:
+            # Not `error` again: compiled, a name has one type in a function.
             self._counters.errors[type(request).__name__] += 1
             slot.reply = dialect.refusal(request, refused)
         return True

@@ -40,7 +40,8 @@ class RustLogProtocolError(PeerError):
 
 
 # Produce and Frame are made for every request. The __init__ that a dataclass makes by itself is not
-# compiled, and a frozen one sets each field by name: together 1.5 us of a request.
+# compiled, and a frozen one sets each field by name. Without that, and with a quicker look at the size of
+# the reply, a request of one record took 3.6 instead of 5.2 us of CPU.
 @final
 @dataclass(init=False, slots=True)
 class Produce:

@@ -28,7 +28,7 @@ from penstock.wire.rustlog import (
 )
 
 # Each number from 0 to 255 with its comma, four bytes an entry: `7,  `, `42, `, `255,`.
-_NUMBERS: Final = b"".join(b"%d," % value + b" " * (3 - len(str(value))) for value in range(256))
+_NUMBERS: Final = b"".join([b"%d," % value + b" " * (3 - len(str(value))) for value in range(256)])
 
 _FETCH_HEAD: Final = b'{"Fetch":{"records":['
 _RECORD_OFFSET: Final = b'{"offset":'
@@ -212,7 +212,7 @@ def encode_create_topic_reply(success: bool) -> bytes:
 
 def encode_list_topics_reply(topics: list[tuple[str, int]]) -> bytes:
     entries = b",".join(
-        b'{"topic":%s,"partition_count":%d}' % (_quoted(name), count) for name, count in topics
+        [b'{"topic":%s,"partition_count":%d}' % (_quoted(name), count) for name, count in topics]
     )
     return framed(b'{"ListTopics":{"topics":[%s]}}' % entries)
 
