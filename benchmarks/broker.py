@@ -24,7 +24,7 @@ from benchmarks.broker_nats import ALWAYS_WINDOW, WINDOW, JetStream
 from benchmarks.broker_rustlog import create_topic, fetch_rate, produce_rate, produce_requests
 from benchmarks.log import GIB, scratch
 from benchmarks.table import Row, Table, median
-from penstock.wire import blipmq as wire
+from penstock.wire.blipmq import frames as wire
 
 SUBSCRIPTIONS = 10
 IDLE = 1_000

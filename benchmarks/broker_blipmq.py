@@ -17,8 +17,8 @@ from benchmarks.broker_load import (
     make_messages,
     receive_exactly,
 )
-from penstock.wire import blipmq as wire
-from penstock.wire.blipmq_batch import (
+from penstock.wire.blipmq import frames as wire
+from penstock.wire.blipmq.batch import (
     encode_acks,
     encode_messages,
     encode_polls,

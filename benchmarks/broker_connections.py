@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from benchmarks.broker_blipmq import KEY
 from benchmarks.broker_load import TIMEOUT_S
 from benchmarks.broker_servers import Process
-from penstock.wire import blipmq as wire
+from penstock.wire.blipmq import frames as wire
 
 PER_ADDRESS = 1_000
 # Connects that are under way together; a listener's queue is not endless.

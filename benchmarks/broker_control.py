@@ -15,11 +15,11 @@ from typing import cast
 import uvloop
 from crc32c import crc32c
 
-from penstock.log.batch import HEADER_SIZE
-from penstock.server.hub import READ_BUFFER_BYTES
+from penstock.log.batch.format import HEADER_SIZE
 from penstock.server.memory import settle_allocator
-from penstock.wire import blipmq as wire
-from penstock.wire.blipmq_split import Control, PublishRun, split_requests
+from penstock.server.net.hub import READ_BUFFER_BYTES
+from penstock.wire.blipmq import frames as wire
+from penstock.wire.blipmq.split import Control, PublishRun, split_requests
 
 HEADER = bytes(HEADER_SIZE)
 # The file starts again here: the disk of a benchmark is not for control rows.

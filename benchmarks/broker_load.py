@@ -10,9 +10,9 @@ import time
 from bisect import bisect_right
 from itertools import accumulate
 
-from penstock.wire import rustlog
-from penstock.wire.rustlog_binary import encode_request
-from penstock.wire.rustlog_binary_reply import decode_reply
+from penstock.wire.rustlog import frames as rustlog
+from penstock.wire.rustlog.binary import encode_request
+from penstock.wire.rustlog.binary_reply import decode_reply
 
 # Different messages; a run sends them over and over.
 DISTINCT = 20_000

@@ -14,8 +14,8 @@ from benchmarks.broker_load import (
     receive_frame,
 )
 from benchmarks.broker_window import windowed
-from penstock.wire import rustlog
-from penstock.wire.rustlog_json_encode import encode_request
+from penstock.wire.rustlog import frames as rustlog
+from penstock.wire.rustlog.json_encode import encode_request
 
 FETCH_BYTES = 256 * 1024
 NEXT_OFFSET = re.compile(rb'"next_offset":(\d+)')

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.log import GIB, scratch
 from benchmarks.table import Row, Table, interleaved
-from penstock.server.config import load_config
+from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
 TOPIC = "bench"

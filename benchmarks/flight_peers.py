@@ -19,8 +19,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.wire import rustlog
-from penstock.wire.rustlog_binary import encode_request
+from penstock.wire.rustlog import frames as rustlog
+from penstock.wire.rustlog.binary import encode_request
 
 ROWS = 65_536
 VALUE_BYTES = 100

@@ -26,11 +26,11 @@ from benchmarks.broker_servers import touch_memory
 from benchmarks.log_callers import asyncio_callers, thread_callers
 from benchmarks.table import Row, Table, interleaved
 from penstock import build_info
-from penstock.log.arrow import to_record_batch
-from penstock.log.batch import HEADER_SIZE, encode_values
+from penstock.log.batch.arrow import to_record_batch
+from penstock.log.batch.format import HEADER_SIZE, encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.reader import read
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.storage.reader import read
 from penstock.server.memory import settle_allocator
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.log.batch import encode_values
+from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine
 
 CALLERS = 64

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from penstock.server.memory import settle_allocator
-from penstock.wire import blipmq_batch, blipmq_split
+from penstock.wire.blipmq import batch as blipmq_batch
+from penstock.wire.blipmq import split as blipmq_split
 
 MESSAGES = 2000
 TOPIC = b"orders.created"

@@ -15,13 +15,11 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from penstock.server.memory import settle_allocator
-from penstock.wire import (
-    rustlog_binary,
-    rustlog_binary_reply,
-    rustlog_json,
-    rustlog_json_encode,
-)
-from penstock.wire.rustlog import Produce
+from penstock.wire.rustlog import binary as rustlog_binary
+from penstock.wire.rustlog import binary_reply as rustlog_binary_reply
+from penstock.wire.rustlog import json as rustlog_json
+from penstock.wire.rustlog import json_encode as rustlog_json_encode
+from penstock.wire.rustlog.frames import Produce
 
 RECORDS = 1000
 RECORD_BYTES = 100

@@ -232,12 +232,12 @@ def test_a_rule_leaves_good_text_alone(rule: Callable[[str], Iterator[str]], tex
 @pytest.mark.parametrize(
     ("module", "line", "breaches"),
     [
-        ("penstock.sessions.blipmq", "from penstock.wire import rustlog", 1),
-        ("penstock.sessions.blipmq", "from penstock.wire.rustlog_binary import decode", 1),
+        ("penstock.sessions.blipmq.session", "from penstock.wire import rustlog", 1),
+        ("penstock.sessions.blipmq.session", "from penstock.wire.rustlog.binary import decode", 1),
         ("penstock.client.felix", "import penstock.wire.fujin", 1),
-        ("penstock.sessions.blipmq", "from penstock.wire import blipmq", 0),
-        ("penstock.wire.rustlog", "from penstock.wire.rustlog_binary import decode", 0),
-        ("penstock.server.sniff", "from penstock.wire import rustlog", 0),
+        ("penstock.sessions.blipmq.session", "from penstock.wire import blipmq", 0),
+        ("penstock.wire.rustlog.frames", "from penstock.wire.rustlog.binary import decode", 0),
+        ("penstock.server.net.sniff", "from penstock.wire import rustlog", 0),
     ],
 )
 def test_mixed_protocols_are_found(module: str, line: str, breaches: int) -> None:

@@ -14,16 +14,16 @@ from typing import Any
 
 from kit.partitions import Clock
 
-from penstock.broker.access import Access, Principal
+from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
-from penstock.broker.inflight import Run
+from penstock.broker.delivery.inflight import Run
+from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.options import BrokerOptions
-from penstock.broker.subscription import Subscription
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.files import FileSystem
-from penstock.log.reader import ReadResult
-from penstock.log.settings import TopicSettings
-from penstock.log.tokens import AppendToken
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.storage.files import FileSystem
+from penstock.log.storage.reader import ReadResult
 
 # A reader or metadata thread that has not answered by then never will.
 PATIENCE_S = 20.0

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from broker.bench import ANYBODY, Bench, numbered
 
-from penstock.broker.access import Principal
+from penstock.broker.access.access import Principal
 from penstock.broker.broker import MAX_LOOSE_OFFSETS
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
 
 READER = Principal("reader", "reader", ("allowed*",), None)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import keys
-from penstock.broker.access import DEVELOPMENT_KEY, Access, Principal
+from penstock.broker.access import keys
+from penstock.broker.access.access import DEVELOPMENT_KEY, Access, Principal
 from penstock.cli import http
 from penstock.cli import main as cli
 from penstock.log.embedded import EmbeddedEngine
@@ -276,7 +276,7 @@ def test_a_full_disk_is_one_line(run: Run, tmp_path: Path) -> None:
     assert run("create", "a", "--data", str(tmp_path))[0] == 0
     program = """
 import resource, signal, sys
-from penstock.broker.key_table import KeyTable
+from penstock.broker.access.key_table import KeyTable
 from penstock.cli.main import main
 
 def add(*arguments):

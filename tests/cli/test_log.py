@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main as cli
-from penstock.log.batch import encode_values
+from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine
-from penstock.log.lock import LOCK_FILE_NAME
+from penstock.log.storage.lock import LOCK_FILE_NAME
 
 WAIT_S = 20.0
 

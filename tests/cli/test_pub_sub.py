@@ -13,7 +13,7 @@ from penstock.cli.outbox import CONFIRM_S, REQUEST_RECORDS, BlipMQOutbox, reques
 from penstock.cli.pub import MessageTooLong, lines, repeated, whole
 from penstock.client.blocking import LoopThread
 from penstock.client.tally import Tally
-from penstock.wire import blipmq as wire
+from penstock.wire.blipmq import frames as wire
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.wire import rustlog
-from penstock.wire.rustlog_binary import encode_request
+from penstock.wire.rustlog import frames as rustlog
+from penstock.wire.rustlog.binary import encode_request
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 FREE_PORTS = (

@@ -7,9 +7,9 @@ from client.outage import TIMEOUT_S, LeavingPeer
 from client.peer import BlipMQPeer, JsonServer
 
 from penstock.cli import main as cli
-from penstock.client.blipmq_subscription import IDLE_MOST_S
+from penstock.client.blipmq.subscription import IDLE_MOST_S
 from penstock.client.blocking import LoopThread
-from penstock.wire import blipmq as wire
+from penstock.wire.blipmq import frames as wire
 
 # Of one POLL each, as one message is wanted. After so many the client waits its longest between two.
 QUIET_ROUNDS = 8

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from penstock.client.settings import Backoff, ClientSettings, Surroundings
-from penstock.wire import blipmq as wire
-from penstock.wire.rustlog import framed
+from penstock.wire.blipmq import frames as wire
+from penstock.wire.rustlog.frames import framed
 
 Result = TypeVar("Result")
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -19,7 +19,7 @@ from penstock.client.errors import (
 from penstock.client.rustlog import RustLogClient
 from penstock.client.settings import ClientSettings
 from penstock.client.tally import Tally
-from penstock.wire import blipmq as wire
+from penstock.wire.blipmq import frames as wire
 
 KINDS = (BlipMQClient, RustLogClient)
 

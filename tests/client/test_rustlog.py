@@ -22,8 +22,9 @@ from penstock.client.errors import (
 )
 from penstock.client.rustlog import SAFE_JSON_BYTES, Dialect, RustLogClient, connect_rustlog
 from penstock.client.tally import Tally
-from penstock.wire import rustlog_binary, rustlog_binary_reply
-from penstock.wire.rustlog import (
+from penstock.wire.rustlog import binary as rustlog_binary
+from penstock.wire.rustlog import binary_reply as rustlog_binary_reply
+from penstock.wire.rustlog.frames import (
     CreateTopic,
     Fetch,
     ListTopics,

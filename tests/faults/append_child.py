@@ -11,10 +11,10 @@ import os
 import random
 import sys
 
-from penstock.log.batch import encode_values
+from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.settings import TopicSettings
-from penstock.log.tokens import AppendToken
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.partitions.tokens import AppendToken
 
 TOPIC = "kill"
 PARTITIONS = 3

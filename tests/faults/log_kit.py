@@ -6,18 +6,18 @@ from itertools import count
 from kit.records import Row, build, row_of
 from kit.simulated_disk import SimulatedDisk
 
-from penstock.log import reader
-from penstock.log.batch import HEADER_SIZE, Batch, parse_header
-from penstock.log.cache import DEFAULT_CACHE_BYTES, BatchCache
-from penstock.log.commit import GroupCommit
+from penstock.log.batch.format import HEADER_SIZE, Batch, parse_header
 from penstock.log.errors import CorruptLog
-from penstock.log.files import FileSystem
-from penstock.log.handles import HandlePool
-from penstock.log.outcome import deliver
-from penstock.log.partition import Partition
-from penstock.log.segment import read_small_file
-from penstock.log.settings import TopicSettings
-from penstock.log.tokens import AppendToken
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.partitions.commit import GroupCommit
+from penstock.log.partitions.outcome import deliver
+from penstock.log.partitions.partition import Partition
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.storage import reader
+from penstock.log.storage.cache import DEFAULT_CACHE_BYTES, BatchCache
+from penstock.log.storage.files import FileSystem
+from penstock.log.storage.handles import HandlePool
+from penstock.log.storage.segment import read_small_file
 
 DIRECTORY = "/log"
 # Small enough that a few batches fill a segment.

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kit.records import Row, build
 
-from penstock.log import cleaner, reader
-from penstock.log.batch import Batch
-from penstock.log.cache import DEFAULT_CACHE_BYTES
+from penstock.log.batch.format import Batch
 from penstock.log.errors import AppendFailed, FencedProducer, SequenceGap
-from penstock.log.files import FileSystem
-from penstock.log.settings import TopicSettings
-from penstock.log.tokens import AppendToken
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.partitions import cleaner
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.storage import reader
+from penstock.log.storage.cache import DEFAULT_CACHE_BYTES
+from penstock.log.storage.files import FileSystem
 
 SETTINGS = st.builds(
     TopicSettings,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from kit.records import Row
 
-from penstock.log.batch import Batch
+from penstock.log.batch.format import Batch
 
 
 @dataclass(slots=True)

@@ -22,9 +22,10 @@ from kit.partitions import DOOMSDAY_US
 from kit.records import Row
 from kit.simulated_disk import SimulatedDisk
 
-from penstock.log import cleaner, reader
 from penstock.log.errors import CorruptLog
-from penstock.log.segment import Segment
+from penstock.log.partitions import cleaner
+from penstock.log.storage import reader
+from penstock.log.storage.segment import Segment
 
 BATCHES = 8
 Damager = Callable[[SimulatedDisk, str, int, int], None]

@@ -15,7 +15,6 @@ from kit.records import Row, build
 from kit.simulated_disk import SimulatedDisk
 from kit.torn_content import PURE_MODES
 
-from penstock.log import cleaner
 from penstock.log.errors import (
     AppendFailed,
     LogClosed,
@@ -23,7 +22,8 @@ from penstock.log.errors import (
     PartitionStopped,
     StorageFull,
 )
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.partitions import cleaner
 
 ERRORS = pytest.mark.parametrize(
     ("error", "kind"),

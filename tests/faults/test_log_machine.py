@@ -19,8 +19,8 @@ from kit.faulty_files import CallKind, FaultyFiles
 from kit.simulated_disk import SimulatedDisk
 from kit.torn_content import PURE_MODES, CrashMode
 
-from penstock.log.files import FileSystem, RealFiles
-from penstock.log.recovery import recover
+from penstock.log.partitions.recovery import recover
+from penstock.log.storage.files import FileSystem, RealFiles
 
 
 class OnRealFiles(LogMachine):

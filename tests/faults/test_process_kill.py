@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from faults.append_child import PARTITIONS, TOPIC, values_of
 
-from penstock.log.batch import encode_values
+from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import SequenceGap
-from penstock.log.reader import ReadResult
+from penstock.log.storage.reader import ReadResult
 
 CHILD = Path(__file__).with_name("append_child.py")
 ROUNDS = 50

@@ -23,7 +23,7 @@ from kit.simulated_disk import SimulatedDisk
 
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import CorruptLog
-from penstock.log.files import RealFiles
+from penstock.log.storage.files import RealFiles
 
 
 def stored_values(disk: SimulatedDisk, batches: int) -> list[bytes]:

@@ -1,6 +1,6 @@
 """Two engines on one data directory: the second one says who holds it, and harms nothing.
 
-The lock itself is tested in tests/log/test_lock.py.
+The lock itself is tested in tests/log/storage/test_lock.py.
 """
 
 import subprocess
@@ -11,11 +11,11 @@ import pytest
 from faults.log_kit import plain
 
 from penstock.log.embedded import EmbeddedEngine
-from penstock.log.lock import DataDirectoryInUse
+from penstock.log.storage.lock import DataDirectoryInUse
 
 HOLD = """
 import sys
-from penstock.log.batch import encode_values
+from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine
 engine = EmbeddedEngine(sys.argv[1])
 engine.create_topic("held")

@@ -15,8 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from penstock.server.connection import Connection
-from penstock.server.hub import ConnectionLimits, Hub
+from penstock.server.net.connection import Connection
+from penstock.server.net.hub import ConnectionLimits, Hub
 from penstock.sessions.base import Outlet
 
 LOOPS: dict[str, type[asyncio.AbstractEventLoop]] = {

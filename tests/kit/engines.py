@@ -4,10 +4,10 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from penstock.log.batch import Batch, encode_values
+from penstock.log.batch.format import Batch, encode_values
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.engine import Engine
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
 
 WAIT_S = 20.0
 # Opens the engine on the directory of the test, with the keywords of EmbeddedEngine.

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from kit.simulated_disk import SimulatedFile
-from penstock.log.files import File, FileSystem
+from penstock.log.storage.files import File, FileSystem
 
 CallKind = Literal[
     "create",  # open with create=True

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import penstock
-from penstock.broker.access import Principal
-from penstock.server.config import load_config
+from penstock.broker.access.access import Principal
+from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
 # Anything that takes longer is a defect: the slowest wait of a healthy server is under a second.

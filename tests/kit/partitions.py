@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kit.records import Row, build
-from penstock.log.batch import Batch
-from penstock.log.cache import BatchCache
-from penstock.log.files import FileSystem
-from penstock.log.handles import HandlePool
-from penstock.log.outcome import deliver
-from penstock.log.partition import Partition
-from penstock.log.reader import read
-from penstock.log.settings import TopicSettings
-from penstock.log.tokens import AppendToken
+from penstock.log.batch.format import Batch
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.partitions.outcome import deliver
+from penstock.log.partitions.partition import Partition
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.storage.cache import BatchCache
+from penstock.log.storage.files import FileSystem
+from penstock.log.storage.handles import HandlePool
+from penstock.log.storage.reader import read
 
 
 @dataclass(slots=True)

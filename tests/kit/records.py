@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from penstock.log.batch import Batch
-from penstock.log.builder import BatchBuilder
-from penstock.log.view import BatchView, Record
+from penstock.log.batch.builder import BatchBuilder
+from penstock.log.batch.format import Batch
+from penstock.log.batch.view import BatchView, Record
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

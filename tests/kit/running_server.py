@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.server.config import load_config
+from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
 FREE_PORT = "127.0.0.1:0"

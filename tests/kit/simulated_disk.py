@@ -1,6 +1,6 @@
 """A disk in memory with a page cache that loses power.
 
-`SimulatedDisk` implements `penstock.log.files.FileSystem` and promises no more than a journalling
+`SimulatedDisk` implements `penstock.log.storage.files.FileSystem` and promises no more than a journalling
 file system under Linux does:
 
 - Content: each file has a durable image, its content at the last `sync`, and the changes since.

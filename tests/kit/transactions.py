@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kit.engines import batch, values_of
 from penstock.log.embedded import EmbeddedEngine
-from penstock.log.segment import Segment
+from penstock.log.storage.segment import Segment
 
 HOUR_US = 3600 * 1_000_000
 # Larger than what a partition writes in one group: each one is a write of its own.

@@ -7,9 +7,9 @@ import pytest
 from kit.engines import Opener, make
 from kit.faulty_files import FaultyFiles
 
-from penstock.log import retries
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.files import RealFiles
+from penstock.log.storage.files import RealFiles
+from penstock.log.transactions import retries
 
 
 @pytest.fixture

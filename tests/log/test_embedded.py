@@ -15,8 +15,8 @@ from kit.records import Row, build
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import AppendFailed, LogClosed
-from penstock.log.lock import DataDirectoryInUse
-from penstock.log.metadata_schema import MIGRATIONS
+from penstock.log.metadata.schema import MIGRATIONS
+from penstock.log.storage.lock import DataDirectoryInUse
 
 
 def test_interval_is_flushed_by_its_timer(opened: Opener) -> None:

@@ -9,7 +9,7 @@ from kit.faulty_files import FaultyFiles
 from kit.records import Row, build
 
 from penstock.log.errors import OffsetOutOfRange, SequenceGap, StorageFull, TooLarge
-from penstock.log.tokens import AppendToken
+from penstock.log.partitions.tokens import AppendToken
 
 
 def test_reads_come_from_memory_or_through_a_thread(opened: Opener, files: FaultyFiles) -> None:

@@ -22,7 +22,7 @@ from kit.engines import (
 from kit.faulty_files import FaultyFiles
 
 from penstock.log.errors import LogClosed, UnknownPartition, UnknownTopic
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
 
 
 def test_create_describe_list_delete(opened: Opener) -> None:

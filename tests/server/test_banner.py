@@ -13,8 +13,7 @@ import pytest
 from kit.echo_server import make_certificate
 from kit.live_server import SOURCES, WAIT_S, LiveServer, ServerProcess
 
-from penstock.broker.access import Access, Principal
-from penstock.server.address import Address
+from penstock.broker.access.access import Access, Principal
 from penstock.server.banner import (
     FIRST_TOPIC,
     Facts,
@@ -23,6 +22,7 @@ from penstock.server.banner import (
     rustlog_state,
     why_there,
 )
+from penstock.server.net.address import Address
 
 TCP = ("tcp", Address("127.0.0.1", 9092))
 HTTP = ("http", Address("127.0.0.1", 8080))

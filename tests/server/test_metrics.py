@@ -9,12 +9,13 @@ from kit.echo_server import hang_up, run
 from kit.running_server import Running, running_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.broker.access import Principal
-from penstock.log.outcome import Counters
-from penstock.server.counters import Histogram
+from penstock.broker.access.access import Principal
+from penstock.log.partitions.outcome import Counters
 from penstock.server.metrics import LoopLag
-from penstock.wire import blipmq, rustlog
-from penstock.wire.rustlog_binary import encode_request
+from penstock.server.net.counters import Histogram
+from penstock.wire.blipmq import frames as blipmq
+from penstock.wire.rustlog import frames as rustlog
+from penstock.wire.rustlog.binary import encode_request
 
 ADMIN = Principal("test", "admin")
 

@@ -9,14 +9,15 @@ import pytest
 from kit.echo_server import Certificate, EchoSession, hang_up, make_certificate, next_turn, run
 from kit.running_server import Running, make_server, running_server
 
-from penstock.broker.access import Principal
+from penstock.broker.access.access import Principal
 from penstock.errors import PenstockError
-from penstock.log.lock import DataDirectoryInUse
-from penstock.server.config_errors import ConfigConflict
-from penstock.server.listeners import BindFailed, Listener
+from penstock.log.storage.lock import DataDirectoryInUse
+from penstock.server.config.errors import ConfigConflict
+from penstock.server.net.listeners import BindFailed, Listener
 from penstock.server.server import Exposed
-from penstock.wire import blipmq, rustlog
-from penstock.wire.rustlog_binary import encode_request
+from penstock.wire.blipmq import frames as blipmq
+from penstock.wire.rustlog import frames as rustlog
+from penstock.wire.rustlog.binary import encode_request
 
 ADMIN = Principal("test", "admin")
 

@@ -11,7 +11,7 @@ from spark.conftest import KEY, Make, address, append, numbers
 
 from penstock.client.errors import NotAuthorized, NotFound, Refused
 from penstock.client.flight import FlightClient
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
 from penstock.spark.connection import Connection
 from penstock.spark.positions import DataLost
 from penstock.spark.ranges import Range

@@ -9,7 +9,7 @@ from kit.live_server import LiveServer
 from spark.conftest import KEY, Load, Make, append, numbers, options, run_now, values
 
 from penstock.client.flight import FlightClient
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
 from penstock.spark.connection import Connection
 from penstock.spark.options import read_options
 from penstock.spark.progress import Progress

@@ -6,7 +6,7 @@ Agreement with it is how the hand-written reader is judged. Strict where the sta
 import json
 from typing import Any, Never
 
-from penstock.wire.rustlog import (
+from penstock.wire.rustlog.frames import (
     CreateTopic,
     Fetch,
     ListTopics,

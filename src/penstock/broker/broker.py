@@ -8,24 +8,24 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.broker.access import Access, Action, Principal
-from penstock.broker.backlog import Backlog
+from penstock.broker.access.access import Access, Action, Principal
 from penstock.broker.counters import ProtocolCounters
-from penstock.broker.deadletters import DeadLetters
+from penstock.broker.delivery.backlog import Backlog
+from penstock.broker.delivery.dead_letters import DeadLetters
+from penstock.broker.delivery.feed import Schedule
+from penstock.broker.delivery.inflight import Run
+from penstock.broker.delivery.subscription import Subscription
+from penstock.broker.delivery.subscriptions import TICK_S, Subscriptions
 from penstock.broker.errors import BrokerError, Code
-from penstock.broker.feed import Schedule
-from penstock.broker.inflight import Run
 from penstock.broker.options import BrokerOptions
-from penstock.broker.subscription import Subscription
-from penstock.broker.subscriptions import TICK_S, Subscriptions
-from penstock.log.batch import FLAG_AT_MOST_ONCE, Batch, encode_values
+from penstock.log.batch.format import FLAG_AT_MOST_ONCE, Batch, encode_values
+from penstock.log.batch.view import BatchView
 from penstock.log.engine import Engine, Pending, ReadToken, TopicInfo
 from penstock.log.errors import LogError, OffsetOutOfRange
-from penstock.log.metadata import MetadataStore
-from penstock.log.reader import ReadResult
-from penstock.log.settings import TopicSettings
-from penstock.log.tokens import AppendToken
-from penstock.log.view import BatchView
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.metadata.store import MetadataStore
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.storage.reader import ReadResult
 
 PROTOCOLS = ("blipmq", "rustlog")
 # Offsets committed for partitions that do not exist: RustLog's binary dialect takes them. In memory

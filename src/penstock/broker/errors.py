@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 
 from penstock.errors import PenstockError
 from penstock.log import errors as log
-from penstock.log import metadata_errors as metadata
-from penstock.log.batch import BatchError
-from penstock.log.names import InvalidTopicName
+from penstock.log.batch.format import BatchError
+from penstock.log.metadata import errors as metadata
+from penstock.log.storage.names import InvalidTopicName
 
 
 @unique

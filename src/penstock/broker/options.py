@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.log.settings import TopicSettings
+from penstock.log.metadata.settings import TopicSettings
 
 SECOND_US = 1_000_000
 

@@ -9,7 +9,7 @@ import typer
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.server.config import LoadedConfig
+    from penstock.server.config.loading import LoadedConfig
 
 
 class BadSetting(PenstockError):
@@ -51,7 +51,7 @@ def show(
     ] = None,
 ) -> None:
     """Print every setting as it takes effect, and where it came from. Secrets are hidden."""
-    from penstock.server.config_text import render_show
+    from penstock.server.config.text import render_show
 
     typer.echo(render_show(load(config, {}, settings or [])), nl=False)
 
@@ -62,7 +62,7 @@ def init(
     ),
 ) -> None:
     """Write a file with every setting, its default and its meaning, all as comments."""
-    from penstock.server.config_text import render_init
+    from penstock.server.config.text import render_init
 
     if path == "-":
         typer.echo(render_init(), nl=False)
@@ -79,7 +79,7 @@ def load(
     path: str | None, named: Mapping[str, str | None], settings: Sequence[str]
 ) -> "LoadedConfig":
     """Defaults, file, environment, then flags; the named ones win over --set."""
-    from penstock.server.config import load_config
+    from penstock.server.config.loading import load_config
 
     flags: dict[str, str] = {}
     for text in settings:

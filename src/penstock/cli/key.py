@@ -19,7 +19,7 @@ from penstock.cli.target import Target, with_target
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
-    from penstock.broker.access import Access
+    from penstock.broker.access.access import Access
 
 KEYS_PATH: Final = "/keys"
 
@@ -108,7 +108,7 @@ def create_key(
     data: Data = None,
 ) -> None:
     """Make a key and print it, once and never again."""
-    from penstock.broker.access import ALL_TOPICS, check_key
+    from penstock.broker.access.access import ALL_TOPICS, check_key
 
     rules = tuple(topics or ALL_TOPICS)
     check_key(name, role, rules)
@@ -143,7 +143,7 @@ def _warn_without_admin(found: tuple[ListedKey, ...], data: str | None) -> None:
 
 def _can_manage(key: ListedKey) -> bool:
     """Whether it may make other keys: an admin for some topics only may not."""
-    from penstock.broker.access import ALL_TOPICS
+    from penstock.broker.access.access import ALL_TOPICS
 
     everywhere = not key.topics or key.topics == ALL_TOPICS
     return key.role == "admin" and everywhere and key.revoked_us is None
@@ -203,7 +203,7 @@ def revoke_key(target: Target, name: Name, data: Data = None) -> None:
 
 def hash_key() -> None:
     """Read a key from stdin and print its hash, for `hash` of a key in the configuration file."""
-    from penstock.broker.keys import MAX_SLOW_KEY_BYTES, hash_slowly
+    from penstock.broker.access.keys import MAX_SLOW_KEY_BYTES, hash_slowly
 
     if sys.stdin.isatty():
         secret = typer.prompt("Key", hide_input=True, err=True).encode()
@@ -251,11 +251,11 @@ def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
     """The keys of a data directory that no server uses."""
     import os
 
-    from penstock.broker.access import Access, Principal
+    from penstock.broker.access.access import Access, Principal
     from penstock.log.embedded import METADATA_FILE
-    from penstock.log.files import RealFiles
-    from penstock.log.lock import DataDirectoryInUse, DataDirectoryLock
-    from penstock.log.metadata import MetadataStore
+    from penstock.log.metadata.store import MetadataStore
+    from penstock.log.storage.files import RealFiles
+    from penstock.log.storage.lock import DataDirectoryInUse, DataDirectoryLock
 
     path = os.path.join(directory, METADATA_FILE)
     if create:
@@ -266,7 +266,7 @@ def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
         lock = DataDirectoryLock(directory)
     except DataDirectoryInUse as error:
         raise HeldByServer(str(error)) from error
-    with lock, _quiet("penstock.log.metadata"):
+    with lock, _quiet("penstock.log.metadata.store"):
         metadata = MetadataStore(path)
         try:
             nobody = Principal("anonymous", "reader")

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.log.scan import Damage
-    from penstock.log.verify import Report
+    from penstock.log.partitions.verify import Report
+    from penstock.log.storage.scan import Damage
 
 
 def register(app: typer.Typer) -> None:
@@ -32,9 +32,9 @@ def verify_log(
     """
     import msgspec
 
-    from penstock.log.files import RealFiles
-    from penstock.log.lock import locked_for_reading
-    from penstock.log.verify import data_directory_of, verify
+    from penstock.log.partitions.verify import data_directory_of, verify
+    from penstock.log.storage.files import RealFiles
+    from penstock.log.storage.lock import locked_for_reading
 
     files = RealFiles()
     path = directory.rstrip("/") or "/"

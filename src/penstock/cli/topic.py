@@ -151,7 +151,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
 
 def _with_unit(name: str, value: str) -> int | str:
     """What a setting counts in stands at the end of its name."""
-    from penstock.server.units import UnitError, is_off, parse_bytes, parse_time_us
+    from penstock.server.config.units import UnitError, is_off, parse_bytes, parse_time_us
 
     try:
         if name.endswith("_ms"):

@@ -34,8 +34,11 @@ from penstock.client.errors import (
 )
 from penstock.client.settings import ClientSettings, parse_server
 from penstock.client.tally import Tally
-from penstock.wire import rustlog_binary, rustlog_binary_reply, rustlog_json, rustlog_json_encode
-from penstock.wire.rustlog import (
+from penstock.wire.rustlog import binary as rustlog_binary
+from penstock.wire.rustlog import binary_reply as rustlog_binary_reply
+from penstock.wire.rustlog import json as rustlog_json
+from penstock.wire.rustlog import json_encode as rustlog_json_encode
+from penstock.wire.rustlog.frames import (
     BINARY,
     JSON,
     MAX_FRAME_BYTES,

@@ -13,28 +13,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.log import cleaner, reader
-from penstock.log.batch import Batch, BatchError
-from penstock.log.cache import DEFAULT_CACHE_BYTES, BatchCache
-from penstock.log.catalogue import Catalogue, Topic
-from penstock.log.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
+from penstock.log.batch.format import Batch, BatchError
+from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
 from penstock.log.errors import NO_SPACE, AppendFailed, LogError
-from penstock.log.files import FileSystem, RealFiles
-from penstock.log.groups import GroupOffsets
-from penstock.log.handles import DEFAULT_OPEN_FILES, HandlePool
-from penstock.log.lock import DataDirectoryLock
-from penstock.log.metadata import Change, MetadataStore
-from penstock.log.metadata_errors import MetadataError
-from penstock.log.outcome import deliver
-from penstock.log.partition import Partition
-from penstock.log.reader import ReadResult
-from penstock.log.record_limit import check_record_sizes
-from penstock.log.reserve import Reserve
-from penstock.log.settings import TopicSettings
-from penstock.log.staging import Staging
-from penstock.log.tokens import AppendToken
-from penstock.log.transactions import DEFAULT_MEMORY_US, Transactions
+from penstock.log.metadata.catalogue import Catalogue, Topic
+from penstock.log.metadata.errors import MetadataError
+from penstock.log.metadata.groups import GroupOffsets
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.metadata.store import Change, MetadataStore
+from penstock.log.partitions import cleaner
+from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
+from penstock.log.partitions.outcome import deliver
+from penstock.log.partitions.partition import Partition
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.storage import reader
+from penstock.log.storage.cache import DEFAULT_CACHE_BYTES, BatchCache
+from penstock.log.storage.files import FileSystem, RealFiles
+from penstock.log.storage.handles import DEFAULT_OPEN_FILES, HandlePool
+from penstock.log.storage.lock import DataDirectoryLock
+from penstock.log.storage.reader import ReadResult
+from penstock.log.storage.reserve import Reserve
+from penstock.log.transactions.staging import Staging
+from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactions
 
 METADATA_FILE = "metadata.db"
 # Reads that miss the cache wait for the disk: two can wait at the same time without a queue.

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from penstock.log.batch import Batch
-from penstock.log.reader import ReadResult
-from penstock.log.settings import TopicSettings
-from penstock.log.tokens import AppendToken
+from penstock.log.batch.format import Batch
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.storage.reader import ReadResult
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

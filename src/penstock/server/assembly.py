@@ -9,21 +9,21 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.broker.access import Access, Principal
+from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.settings import TopicSettings
-from penstock.server.address import Address
-from penstock.server.config_checks import development_key_allowed
-from penstock.server.config_errors import ConfigConflict
-from penstock.server.config_schema import Config
-from penstock.server.flight_link import FlightLimits, Start
-from penstock.server.hub import ConnectionLimits, Hub, MakeSession
-from penstock.server.limits import connections_that_fit
+from penstock.log.metadata.settings import TopicSettings
+from penstock.server.config.checks import development_key_allowed
+from penstock.server.config.errors import ConfigConflict
+from penstock.server.config.schema import Config
+from penstock.server.flight.link import FlightLimits, Start
+from penstock.server.net.address import Address
+from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
+from penstock.server.net.limits import connections_that_fit
 from penstock.sessions.base import SessionLimits
-from penstock.sessions.blipmq import BlipMQSession
-from penstock.sessions.rustlog import RustLogSession
+from penstock.sessions.blipmq.session import BlipMQSession
+from penstock.sessions.rustlog.session import RustLogSession
 
 SECOND_US = 1_000_000
 MILLISECOND_US = 1_000

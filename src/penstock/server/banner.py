@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock import __version__
-from penstock.broker.access import Access, Principal
+from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
-from penstock.server.address import Address
-from penstock.server.config_checks import DEVELOPMENT_KEY
+from penstock.server.config.checks import DEVELOPMENT_KEY
+from penstock.server.net.address import Address
 
 SERVES: Final = {
     "tcp": "RustLog and BlipMQ",

@@ -21,11 +21,11 @@ from prometheus_client.registry import Collector
 from penstock import build_info
 from penstock.broker.broker import Broker
 from penstock.log.embedded import EmbeddedEngine
-from penstock.log.outcome import Counters
-from penstock.log.partition import Partition
-from penstock.server.counters import Histogram
-from penstock.server.flight_host import FlightHost
-from penstock.server.hub import Hub
+from penstock.log.partitions.outcome import Counters
+from penstock.log.partitions.partition import Partition
+from penstock.server.flight.host import FlightHost
+from penstock.server.net.counters import Histogram
+from penstock.server.net.hub import Hub
 
 # A flush takes 0.2 ms on a good disk and seconds on one that is in trouble.
 FLUSH_BOUNDS_S: Final = (

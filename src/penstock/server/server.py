@@ -19,8 +19,6 @@ from typing import Final
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.log.embedded import EmbeddedEngine
-from penstock.server.address import Address
-from penstock.server.api import Api
 from penstock.server.assembly import (
     SECOND_US,
     build_access,
@@ -31,18 +29,20 @@ from penstock.server.assembly import (
     topic_defaults,
 )
 from penstock.server.banner import Facts, key_state, render, rustlog_state, why_there
-from penstock.server.config import LoadedConfig
-from penstock.server.config_checks import check_exposure, listening
-from penstock.server.connection import Connection
-from penstock.server.flight_calls import FlightCalls
-from penstock.server.flight_host import FlightHost
-from penstock.server.http import HttpApp, HttpListener
-from penstock.server.hub import Hub
-from penstock.server.listeners import Listener
+from penstock.server.config.checks import check_exposure, listening
+from penstock.server.config.loading import LoadedConfig
+from penstock.server.flight.calls import FlightCalls
+from penstock.server.flight.host import FlightHost
+from penstock.server.http.api import Api
+from penstock.server.http.app import HttpApp, HttpListener
 from penstock.server.memory import settle_allocator, settle_collector
 from penstock.server.metrics import LoopLag, Metrics, Observations
+from penstock.server.net.address import Address
+from penstock.server.net.connection import Connection
+from penstock.server.net.hub import Hub
+from penstock.server.net.listeners import Listener
+from penstock.server.net.tls import server_context
 from penstock.server.notify import notify
-from penstock.server.tls import server_context
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # How often a draining server looks whether open work is done.

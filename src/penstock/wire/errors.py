@@ -1,8 +1,8 @@
 """What a peer did wrong on the wire.
 
     PeerError              the bytes break the rules of their protocol
-        BlipMQProtocolError    (penstock.wire.blipmq)
-        RustLogProtocolError   (penstock.wire.rustlog)
+        BlipMQProtocolError    (penstock.wire.blipmq.frames)
+        RustLogProtocolError   (penstock.wire.rustlog.frames)
 
 A decoder raises its protocol's child of PeerError and nothing else. A wrong call of an encoder (a
 topic too long, a message that no frame can hold) is our own fault and is a ValueError.

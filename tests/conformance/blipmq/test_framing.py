@@ -33,7 +33,7 @@ from conformance.blipmq.peer import (
 )
 from kit.live_server import LiveServer
 
-from penstock.server.config import load_config
+from penstock.server.config.loading import load_config
 
 UNKNOWN_TYPES = [0x00, 0x0A, 0x0B, 0x7F, 0x80, 0xFF]
 TOO_LONG = [MAX_LENGTH + 1, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF]

@@ -27,7 +27,7 @@ from conformance.blipmq.peer import (
 )
 from kit.live_server import LiveServer
 
-from penstock.server.config import load_config
+from penstock.server.config.loading import load_config
 
 HELLO_1 = x("0000000B 01 0000000000000001 0001")
 ACK_TO_HELLO = x("00000011 05 0000000000000001 0000000000000000")

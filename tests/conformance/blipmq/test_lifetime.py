@@ -17,7 +17,7 @@ from conformance.blipmq.peer import (
 )
 from kit.live_server import LiveServer, ServerProcess
 
-from penstock.server.config import load_config
+from penstock.server.config.loading import load_config
 
 ORPHAN_TIME_US = 60_000_000
 

@@ -13,7 +13,7 @@ from conformance.blipmq.conftest import PATIENT, Connect, Start
 from conformance.blipmq.peer import BlipMQPeer, ack, message, pong, until_queued, x
 from kit.live_server import FREE_PORTS, SOURCES, WAIT_S, LiveServer, ServerProcess
 
-from penstock.server.config import load_config
+from penstock.server.config.loading import load_config
 
 PROGRAM = "import sys; from penstock.cli.main import main; sys.exit(main())"
 

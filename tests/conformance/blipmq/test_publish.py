@@ -29,7 +29,7 @@ from conformance.blipmq.peer import (
 )
 from kit.live_server import LiveServer
 
-from penstock.log import partition as partition_module
+from penstock.log.partitions import partition as partition_module
 
 SHUTTING_DOWN = "log corruption: write-ahead log not available: broker shutting down"
 DiskOf = Callable[[LiveServer], Disk]

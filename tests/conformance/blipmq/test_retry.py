@@ -17,8 +17,8 @@ from conformance.blipmq.peer import (
 )
 from kit.live_server import LiveServer
 
-from penstock.server.config import load_config
-from penstock.server.config_errors import BadValue
+from penstock.server.config.errors import BadValue
+from penstock.server.config.loading import load_config
 
 SECOND_MS = 1000
 

@@ -24,7 +24,7 @@ from conformance.rustlog.peer import (
 )
 from kit.live_server import LiveServer
 
-from penstock.sessions.rustlog_dialects import BinaryDialect, JsonDialect
+from penstock.sessions.rustlog.dialects import BinaryDialect, JsonDialect
 
 MAX_PARTITIONS = 10_000
 MAX_NAME_BYTES = 249

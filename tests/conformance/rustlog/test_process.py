@@ -17,7 +17,7 @@ from conformance.rustlog.peer import (
 from kit.live_server import ServerProcess
 
 from penstock.client.settings import parse_server
-from penstock.server.config import load_config
+from penstock.server.config.loading import load_config
 
 
 @pytest.mark.row("rustlog-55")

@@ -1,0 +1,422 @@
+"""Who may do what: API keys, the principals behind them, roles and topic rules.
+
+    access = Access(engine.metadata, config.keys, development_key=False, anonymous=Principal(...))
+    access.login(key, done)                  # done(principal or None), at once or after a slow hash
+    access.allowed(principal, "write", "orders.new")
+    access.still_valid(principal)            # False once the key was revoked
+
+Keys come from the configuration and from the metadata. Only salted hashes of them are kept, see
+keys.py. Does not count failed logins and does not close connections: sessions and server do.
+
+`login`, `allowed` and `still_valid` belong to the event loop; the calls that change or list keys wait for
+the disk and belong in a thread; both may run at the same time.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final, Literal, Protocol
+
+from penstock.broker.access import keys
+from penstock.broker.access.key_table import KeyTable, StoredKey
+from penstock.broker.errors import BrokerError, Code
+from penstock.log.metadata.store import MetadataStore
+from penstock.log.storage.names import MAX_TOPIC_NAME_BYTES
+
+Action = Literal["read", "write", "admin"]
+
+ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
+    "admin": frozenset({"read", "write", "admin"}),
+    "user": frozenset({"read", "write"}),
+    "writer": frozenset({"write"}),
+    "reader": frozenset({"read"}),
+}
+ALL_TOPICS: Final = ("*",)
+
+# The well-known key of a server that only its own machine can reach.
+DEVELOPMENT_KEY: Final = "dev-key"
+
+# A name stands in lists and log lines; a person must be able to type it.
+MAX_NAME_CHARS: Final = 100
+# Every rule is tried for every new topic; more of them are better said as one pattern.
+MAX_RULES: Final = 100
+# Answers of `allowed` that are kept: at up to 0.5 KiB each this is 8 MiB.
+MAX_CACHED_ANSWERS: Final = 16_384
+# Wrong keys that need not go through the slow hash again (a client that tries for ever): 100 bytes each.
+MAX_KNOWN_WRONG: Final = 4_096
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who acts. `rules` are topic patterns, none means every topic."""
+
+    name: str
+    role: str
+    rules: tuple[str, ...] = ()
+    key_id: int | None = None  # of the stored key; None for all others, which cannot be revoked
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """What may be shown of a key."""
+
+    name: str
+    role: str
+    topics: tuple[str, ...]
+    created_us: int | None  # None: from the configuration
+    revoked_us: int | None
+    source: Literal["stored", "configuration"]
+
+
+class ConfiguredKey(Protocol):
+    """A [[keys]] table: exactly one of `secret` and `hash` is there."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def topics(self) -> tuple[str, ...]: ...
+    @property
+    def secret(self) -> str | None: ...
+    @property
+    def hash(self) -> str | None: ...
+
+
+class _Candidate:
+    """A key that can log in. Without a repr that could show its hash."""
+
+    __slots__ = ("digest", "principal", "salt")
+
+    def __init__(self, principal: Principal, salt: bytes, digest: bytes) -> None:
+        self.principal = principal
+        self.salt = salt
+        self.digest = digest
+
+
+class _SlowLogin:
+    """A login that waits for the slow hash. Without a repr that could show its key."""
+
+    __slots__ = ("condensed", "done", "key", "wanted")
+
+    def __init__(
+        self,
+        key: str,
+        condensed: bytes,
+        done: Callable[[Principal | None], None],
+        wanted: Callable[[], bool],
+    ) -> None:
+        self.key = key
+        self.condensed = condensed
+        self.done = done
+        self.wanted = wanted
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _call_now(function: Callable[[], None]) -> None:
+    function()
+
+
+class Access:
+    """See the module text. `post` runs a function on the event loop, from another thread."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore | None,
+        configured: Sequence[ConfiguredKey],
+        *,
+        development_key: bool,
+        anonymous: Principal,
+        post: Callable[[Callable[[], None]], object] = _call_now,
+        clock_us: Callable[[], int] = _wall_clock_us,
+        random_bytes: keys.RandomBytes = os.urandom,
+    ) -> None:
+        self.anonymous = anonymous
+        self.development_key = development_key
+        # What may be shown of them; their secrets are not kept.
+        self._configured = tuple(
+            KeyInfo(key.name, key.role, key.topics, None, None, "configuration")
+            for key in configured
+        )
+        self._post = post
+        self._clock_us = clock_us
+        self._random_bytes = random_bytes
+        self._changing = threading.Lock()  # one change of the keys at a time
+        self._table = KeyTable(metadata) if metadata is not None else None
+        # Replaced as a whole, never changed: a login in another thread sees the old or the new one.
+        self._stored: dict[int, _Candidate] = {}
+        self._fixed: tuple[_Candidate, ...] = ()
+        self._slow: tuple[tuple[Principal, str], ...] = ()
+        self._verified: dict[str, _Candidate] = {}  # by name: slow keys seen once
+        self._known_wrong: set[bytes] = set()
+        self._wrong_salt = random_bytes(keys.SALT_BYTES)
+        self._worker: ThreadPoolExecutor | None = None
+        self._slow_logins: deque[_SlowLogin] = deque()  # appended to and popped by two threads
+        self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
+        self._load_configured(configured)
+        self._load_stored()
+
+    def close(self) -> None:
+        """Stop the thread of the slow hashes; logins that still wait for it get no answer."""
+        if self._worker is not None:
+            self._worker.shutdown(wait=True, cancel_futures=True)
+
+    # ---- logging in ------------------------------------------------------------------------------
+
+    def authenticate(self, key: str) -> Principal | None:
+        """Whose key it is; None when it is nobody's or was revoked.
+
+        Takes tens of milliseconds for each `hash` of the configuration when the key was not seen
+        before; on an event loop use `login`.
+        """
+        condensed = keys.condense(key)
+        found = self._find(condensed)
+        if found is None and self._needs_slow_hash(condensed):
+            found = self._find_slowly(key, condensed)
+        return found
+
+    def login(
+        self,
+        key: str,
+        done: Callable[[Principal | None], None],
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Have `done` called with the answer of `authenticate`, without blocking.
+
+        Nearly always that is before this call returns. Only a key that has to go through the slow
+        hash is answered later, by `post`. One thread does all of them: two would only take the
+        processor from the event loop, and twice the memory. The newest is next: when wrong keys come
+        faster than they are hashed, a right one behind them still gets its turn, while in order all
+        would wait until nobody wants the answer. `wanted` is asked in that thread before the work; a
+        login that nobody waits for any more is left out, without an answer.
+        """
+        condensed = keys.condense(key)
+        found = self._find(condensed)
+        if found is not None or not self._needs_slow_hash(condensed):
+            done(found)
+            return
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "penstock-login")
+        self._slow_logins.append(_SlowLogin(key, condensed, done, wanted))
+        self._worker.submit(self._login_slowly)
+
+    def still_valid(self, principal: Principal) -> bool:
+        """False once the key of this principal was revoked. One look-up."""
+        return principal.key_id is None or principal.key_id in self._stored
+
+    def named(self, name: str) -> Principal | None:
+        """The principal of this name, for listeners whose protocol has no login."""
+        if name == self.anonymous.name:
+            return self.anonymous
+        known = [candidate.principal for candidate in (*self._fixed, *self._stored.values())]
+        known += [principal for principal, _ in self._slow]
+        return next((principal for principal in known if principal.name == name), None)
+
+    def _find(self, condensed: bytes) -> Principal | None:
+        found = None
+        for candidates in (self._fixed, self._stored.values(), self._verified.values()):
+            # All are compared, also behind a match: the time tells nothing about which one it was.
+            for candidate in candidates:
+                digest = keys.salted_digest(condensed, candidate.salt)
+                if keys.same(digest, candidate.digest):
+                    found = candidate.principal
+        return found
+
+    def _needs_slow_hash(self, condensed: bytes) -> bool:
+        return bool(self._slow) and self._wrong_digest(condensed) not in self._known_wrong
+
+    def _find_slowly(self, key: str, condensed: bytes) -> Principal | None:
+        found = None
+        try:
+            for principal, text in self._slow:
+                if keys.matches_slow_hash(key, text):
+                    found = principal
+        except keys.SlowHashFailed as error:
+            # Not remembered as wrong: nobody knows whether it is.
+            _logger.error("a login was refused: %s", error)
+            return None
+        if found is None:
+            self._remember_wrong(condensed)
+        else:
+            # From now on the fast hash knows it, in memory only.
+            self._verified = {**self._verified, found.name: self._candidate(found, condensed)}
+        return found
+
+    def _login_slowly(self) -> None:
+        """The newest that waits. Called once for each, so there always is one."""
+        login = self._slow_logins.pop()
+        if not login.wanted():
+            return
+        # It may have been tried while this login waited for its turn.
+        found = self._find(login.condensed)
+        if found is None and self._needs_slow_hash(login.condensed):
+            found = self._find_slowly(login.key, login.condensed)
+        try:
+            self._post(lambda: login.done(found))
+        except RuntimeError:
+            _logger.debug("a login was answered after the event loop had ended")
+
+    def _remember_wrong(self, condensed: bytes) -> None:
+        if len(self._known_wrong) >= MAX_KNOWN_WRONG:
+            self._known_wrong = set()
+        self._known_wrong.add(self._wrong_digest(condensed))
+
+    def _wrong_digest(self, condensed: bytes) -> bytes:
+        # Salted by this process: a place in the set tells nothing about other keys.
+        return keys.salted_digest(condensed, self._wrong_salt)
+
+    # ---- rights ----------------------------------------------------------------------------------
+
+    def allowed(self, principal: Principal, action: Action, topic: str) -> bool:
+        """Whether the role allows the action and a rule fits the topic.
+
+        The topic "" stands for the server as a whole (its keys, say): only principals for all
+        topics may act on that. Patterns are case-sensitive, `*` takes any text, `/` and `.` too.
+        """
+        if action not in ROLE_ACTIONS.get(principal.role, frozenset()):
+            return False
+        rules = principal.rules
+        if not rules or rules == ALL_TOPICS:
+            return True
+        answer = self._answers.get((rules, topic))
+        if answer is None:
+            answer = any(fnmatchcase(topic, rule) for rule in rules)
+            self._remember_answer(rules, topic, answer)
+        return answer
+
+    def _remember_answer(self, rules: tuple[str, ...], topic: str, answer: bool) -> None:
+        if len(topic) > MAX_TOPIC_NAME_BYTES:
+            return  # no topic can have this name, and it may be 64 KiB long
+        if len(self._answers) >= MAX_CACHED_ANSWERS:
+            self._answers = {}
+        self._answers[rules, topic] = answer
+
+    # ---- keys ------------------------------------------------------------------------------------
+
+    @property
+    def has_stored_keys(self) -> bool:
+        """Whether a key was ever stored here, also if it is revoked by now."""
+        return self._table is not None and bool(self._table.rows())
+
+    def create_key(self, name: str, role: str, topics: Sequence[str] = ALL_TOPICS) -> str:
+        """Make a key, durable on return. The secret is returned here and can never be read again.
+
+        Raises BrokerError (KEY_EXISTS, INVALID_REQUEST) and the errors of the metadata.
+        """
+        table = self._require_table()
+        rules = tuple(topics)
+        check_key(name, role, rules)
+        if any(key.name == name for key in self._configured):
+            raise BrokerError(Code.KEY_EXISTS, f"the configuration has an API key named {name!r}")
+        secret = keys.make_key(self._random_bytes)
+        salt = self._random_bytes(keys.SALT_BYTES)
+        digest = keys.salted_digest(keys.condense(secret), salt)
+        with self._changing:
+            row = table.add(name, role, rules, self._clock_us(), salt, digest)
+            self._stored = {**self._stored, row.key_id: _stored_candidate(row)}
+        _logger.info("API key %r created (%s, topics %s)", name, role, ", ".join(rules))
+        if self.development_key:
+            _logger.warning("%s still works until the server restarts", DEVELOPMENT_KEY)
+        return secret
+
+    def revoke_key(self, name: str) -> None:
+        """Make a stored key useless, at once on open connections too; durable on return."""
+        table = self._require_table()
+        with self._changing:
+            # First in memory: should the disk fail, the key is out of use at least until restart.
+            found = [i for i, kept in self._stored.items() if kept.principal.name == name]
+            if not found and any(key.name == name for key in self._configured):
+                raise BrokerError(
+                    Code.INVALID_REQUEST,
+                    f"API key {name!r} is in the configuration; remove it there and restart",
+                )
+            self._stored = {i: kept for i, kept in self._stored.items() if i not in found}
+            table.revoke(name, self._clock_us())
+        _logger.info("API key %r revoked", name)
+
+    def list_keys(self) -> list[KeyInfo]:
+        """All keys by name, the revoked ones too."""
+        found = list(self._configured)
+        rows: Iterable[StoredKey] = self._table.rows() if self._table is not None else ()
+        found += [
+            KeyInfo(row.name, row.role, row.topics, row.created_us, row.revoked_us, "stored")
+            for row in rows
+        ]
+        return sorted(found, key=lambda key: key.name)
+
+    def _require_table(self) -> KeyTable:
+        if self._table is None:
+            raise BrokerError(
+                Code.INVALID_REQUEST, "this server stores no API keys; use [[keys]] instead"
+            )
+        return self._table
+
+    def _load_configured(self, configured: Sequence[ConfiguredKey]) -> None:
+        fixed = []
+        slow = []
+        if self.development_key:
+            principal = Principal(DEVELOPMENT_KEY, "admin")
+            fixed.append(self._candidate(principal, keys.condense(DEVELOPMENT_KEY)))
+        for key in configured:
+            principal = Principal(key.name, key.role, key.topics)
+            if key.secret is not None:
+                fixed.append(self._candidate(principal, keys.condense(key.secret)))
+            elif key.hash is not None and keys.is_slow_hash(key.hash):
+                slow.append((principal, key.hash))
+            else:
+                raise BrokerError(
+                    Code.INVALID_SETTINGS,
+                    f"the hash of API key {key.name!r} in the configuration is no argon2id hash; "
+                    "make one with penstock key hash",
+                )
+        self._fixed = tuple(fixed)
+        self._slow = tuple(slow)
+
+    def _load_stored(self) -> None:
+        rows = self._table.rows() if self._table is not None else []
+        self._stored = {
+            row.key_id: _stored_candidate(row) for row in rows if row.revoked_us is None
+        }
+
+    def _candidate(self, principal: Principal, condensed: bytes) -> _Candidate:
+        salt = self._random_bytes(keys.SALT_BYTES)
+        return _Candidate(principal, salt, keys.salted_digest(condensed, salt))
+
+
+def _stored_candidate(row: StoredKey) -> _Candidate:
+    principal = Principal(row.name, row.role, row.topics, row.key_id)
+    return _Candidate(principal, row.salt, row.digest)
+
+
+def check_key(name: str, role: str, topics: tuple[str, ...]) -> None:
+    """Raise INVALID_REQUEST for a key that could not be used or shown."""
+    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise BrokerError(
+            Code.INVALID_REQUEST,
+            f"a key needs a name of 1 to {MAX_NAME_CHARS} printable characters without spaces "
+            "at its ends",
+        )
+    if role not in ROLE_ACTIONS:
+        raise BrokerError(
+            Code.INVALID_REQUEST, f"role {role!r} is unknown; use {', '.join(ROLE_ACTIONS)}"
+        )
+    if not 0 < len(topics) <= MAX_RULES or not all(
+        0 < len(pattern) <= MAX_TOPIC_NAME_BYTES and pattern.isprintable() for pattern in topics
+    ):
+        raise BrokerError(
+            Code.INVALID_REQUEST,
+            f"a key needs 1 to {MAX_RULES} topic patterns such as 'orders.*', "
+            f"each of 1 to {MAX_TOPIC_NAME_BYTES} printable characters",
+        )

@@ -1,0 +1,1 @@
+"""What follows from a subscription: feeds, deliveries, acknowledgements, dead letters."""

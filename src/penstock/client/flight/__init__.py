@@ -1,0 +1,6 @@
+"""The Arrow Flight client: topics as record batches, and transactions."""
+
+from penstock.client.flight.client import FlightClient, Producer, Staged, Topic, connect
+from penstock.client.flight.put import Put, Written
+
+__all__ = ["FlightClient", "Producer", "Put", "Staged", "Topic", "Written", "connect"]

@@ -1,0 +1,1 @@
+"""The batch: its layout, building, reading and its Arrow face."""

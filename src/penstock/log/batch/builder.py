@@ -1,0 +1,169 @@
+"""Builds batches with any columns: keys, headers, own times, expiry, offsets with gaps.
+
+For what is not the plain hot path (batch.encode_values): keyed publishes, merging, compaction.
+Compiled by mypyc, runs uncompiled too.
+"""
+
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
+from mypy_extensions import i32, i64
+
+from penstock.log.batch.format import (
+    FLAG_EXPIRIES,
+    FLAG_HEADERS,
+    FLAG_KEYS,
+    FLAG_OFFSETS,
+    FLAG_TIMES,
+    MAX_TIME_US,
+    MIN_TIME_US,
+    Batch,
+    BatchError,
+    check_counts,
+)
+from penstock.log.batch.view import BatchView, Headers
+
+
+class BatchBuilder:
+    """Collects records and encodes them as one batch, with just the columns that they need."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+        self._keys: list[bytes | None] = []
+        self._headers: list[Headers] = []
+        self._times: list[int] = []
+        self._expiries: list[int] = []
+        self._offsets: list[int] = []
+        self._size: i64 = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def size(self) -> int:
+        """Payload bytes collected so far plus what their columns cost at most."""
+        return self._size
+
+    def add(
+        self,
+        value: bytes,
+        time_us: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        expiry_us: int = 0,
+        offset: int = -1,
+    ) -> None:
+        self._values.append(value)
+        self._keys.append(key)
+        self._headers.append(headers if headers is not None else [])
+        self._times.append(time_us)
+        self._expiries.append(expiry_us)
+        self._offsets.append(offset)
+        self._size += len(value) + 40
+        if key is not None:
+            self._size += len(key)
+        if headers:
+            for name, content in headers:
+                self._size += len(name) + len(content) + 8
+
+    def add_row(self, view: BatchView, row: int) -> None:
+        """Copies one stored record with its offset and time."""
+        self.add(
+            view.value(row),
+            view.time_of(row),
+            view.key(row),
+            view.headers(row),
+            view.expiry_of(row),
+            view.offset_of(row),
+        )
+
+    def first_offset(self) -> int:
+        return self._offsets[0]
+
+    def last_offset(self) -> int:
+        return self._offsets[-1]
+
+    def build(self) -> Batch:
+        """Raises BatchError when the batch would be too large or is empty."""
+        count = len(self._values)
+        if count == 0:
+            raise BatchError("a batch needs at least one record")
+        check_counts(count, self._size)
+        writer = BytesWriter()
+        flags = 0
+        _write_column(writer, self._values)
+        if any(key is not None for key in self._keys):
+            flags |= FLAG_KEYS
+            _write_keys(writer, self._keys)
+        if any(self._headers):
+            flags |= FLAG_HEADERS
+            _write_headers(writer, self._headers)
+        if min(self._times) != max(self._times):
+            flags |= FLAG_TIMES
+            _write_i64s(writer, self._times)
+        if any(self._expiries):
+            flags |= FLAG_EXPIRIES
+            _write_i64s(writer, self._expiries)
+        if self._offsets[0] >= 0 and self._offsets[-1] - self._offsets[0] != count - 1:
+            flags |= FLAG_OFFSETS
+            _write_i64s(writer, self._offsets)
+        return Batch(writer.getvalue(), count, flags, self._times[0], max(self._times))
+
+
+def _pad(writer: BytesWriter) -> None:
+    while len(writer) & 7:
+        writer.append(0)
+
+
+def _write_offsets(writer: BytesWriter, items: list[bytes]) -> None:
+    position: i64 = 0
+    write_i32_le(writer, 0)
+    for item in items:
+        position += len(item)
+        write_i32_le(writer, i32(position))
+    _pad(writer)
+
+
+def _write_column(writer: BytesWriter, items: list[bytes]) -> None:
+    _write_offsets(writer, items)
+    for item in items:
+        writer.write(item)
+    _pad(writer)
+
+
+def _write_keys(writer: BytesWriter, keys: list[bytes | None]) -> None:
+    present = [key if key is not None else b"" for key in keys]
+    _write_offsets(writer, present)
+    bits: i64 = 0
+    row: i64 = 0
+    for key in keys:
+        if key is not None:
+            bits |= 1 << (row & 7)
+        row += 1
+        if row & 7 == 0:
+            writer.append(bits)
+            bits = 0
+    if row & 7:
+        writer.append(bits)
+    _pad(writer)
+    for item in present:
+        writer.write(item)
+    _pad(writer)
+
+
+def _write_headers(writer: BytesWriter, headers: list[Headers]) -> None:
+    names: list[bytes] = []
+    contents: list[bytes] = []
+    write_i32_le(writer, 0)
+    for pairs in headers:
+        for name, content in pairs:
+            names.append(name)
+            contents.append(content)
+        write_i32_le(writer, len(names))
+    _pad(writer)
+    _write_column(writer, names)
+    _write_column(writer, contents)
+
+
+def _write_i64s(writer: BytesWriter, numbers: list[int]) -> None:
+    if min(numbers) < MIN_TIME_US or max(numbers) > MAX_TIME_US:
+        raise BatchError("a time or offset does not fit 64 bits")
+    for number in numbers:
+        write_i64_le(writer, number)

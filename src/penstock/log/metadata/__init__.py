@@ -1,0 +1,1 @@
+"""What is not a record: topics, settings and group offsets, in SQLite."""

@@ -1,0 +1,74 @@
+"""The settings of a topic: what its log promises and how long it keeps what it holds."""
+
+import msgspec
+
+from penstock.log.batch.format import MAX_BATCH_BYTES
+from penstock.log.errors import InvalidSettings
+
+DURABILITIES = ("ack", "interval", "none")
+COMPRESSIONS = ("none", "zstd")
+CLEANUPS = ("delete", "compact")
+
+# 256 MiB: a roll costs several flushes, so segments are large; retention works in steps of a segment.
+DEFAULT_SEGMENT_BYTES = 256 * 1024 * 1024
+# A segment must hold a few batches, else every append rolls.
+MIN_SEGMENT_BYTES = 4096
+# The largest message of the protocols that have a limit of their own (BlipMQ: 16 MiB frames).
+DEFAULT_RECORD_BYTES = 16 * 1024 * 1024
+# How much a crash of the machine may lose with durability "interval", by default.
+DEFAULT_FLUSH_INTERVAL_MS = 250
+# A longer wait between two flushes is durability "none" in disguise.
+MAX_FLUSH_INTERVAL_MS = 3600 * 1000
+# Far beyond any disk and any age, and a thousand times it (milliseconds to microseconds) is an i64.
+MAX_NUMBER = 1 << 52
+DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
+# A deletion mark of a compacted topic stays this long, so that readers that are behind see it.
+DEFAULT_TOMBSTONE_MS = 24 * 3600 * 1000
+
+
+class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Kept as JSON with the topic. Zero means "no limit" where a limit is meant."""
+
+    durability: str = "ack"
+    flush_interval_ms: int = DEFAULT_FLUSH_INTERVAL_MS
+    retention_ms: int = DEFAULT_RETENTION_MS
+    retention_bytes: int = 0
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    record_bytes: int = DEFAULT_RECORD_BYTES
+    compression: str = "none"
+    cleanup: str = "delete"
+    tombstone_ms: int = DEFAULT_TOMBSTONE_MS
+
+    def check(self) -> "TopicSettings":
+        """Itself when everything is possible. Raises InvalidSettings."""
+        _one_of("durability", self.durability, DURABILITIES)
+        _one_of("compression", self.compression, COMPRESSIONS)
+        _one_of("cleanup", self.cleanup, CLEANUPS)
+        _within("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES, MAX_NUMBER)
+        _within("record_bytes", self.record_bytes, 1, MAX_BATCH_BYTES)
+        _within("flush_interval_ms", self.flush_interval_ms, 1, MAX_FLUSH_INTERVAL_MS)
+        for name in ("retention_ms", "retention_bytes", "tombstone_ms"):
+            _within(name, getattr(self, name), 0, MAX_NUMBER)
+        return self
+
+    def changed(self, changes: dict[str, object]) -> "TopicSettings":
+        """The settings with some of them changed, given by name. Raises InvalidSettings."""
+        known = msgspec.to_builtins(self)
+        for name, value in changes.items():
+            if name not in known:
+                names = ", ".join(sorted(known))
+                raise InvalidSettings(name, value, f"no such setting; there are {names}")
+        try:
+            return msgspec.convert({**known, **changes}, TopicSettings).check()
+        except msgspec.ValidationError as error:
+            raise InvalidSettings(", ".join(changes), "", str(error)) from None
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidSettings(name, value, f"must be one of {', '.join(allowed)}")
+
+
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidSettings(name, value, f"must be {least} to {most}")

@@ -1,0 +1,1 @@
+"""One partition: appending, group commit, flushing, sealing, recovery, cleaning."""

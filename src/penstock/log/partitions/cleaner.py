@@ -1,0 +1,381 @@
+"""Maintenance of sealed segments: retention, key compaction, merging of small batches.
+
+Everything is rewritten beside the old files and put in place in one step, so that a crash leaves the
+old or the new, and readers see no difference but the records that were to go. The active segment is
+never touched; when all of it is too old, another one becomes active. Runs in a maintenance thread, one
+partition at a time.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from penstock.log.batch.builder import BatchBuilder
+from penstock.log.batch.format import FLAG_AT_MOST_ONCE, FLAG_CLEANED, BatchError
+from penstock.log.batch.view import BatchView
+from penstock.log.errors import CorruptLog
+from penstock.log.partitions.partition import Partition
+from penstock.log.partitions.recovery import put_swap_in_place, swap_name
+from penstock.log.storage.files import File
+from penstock.log.storage.index import NO_TIME, SparseIndex
+from penstock.log.storage.scan import Damage, Walker
+from penstock.log.storage.segment import (
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Segment,
+    write_all,
+    write_small_file,
+)
+
+# Batches are merged up to this size: a reader gets one for a megabyte instead of thousands.
+MERGED_BATCH_BYTES = 1024 * 1024
+MERGED_BATCH_RECORDS = 65_536
+# A segment whose batches are smaller than this on average is worth merging.
+SMALL_BATCH_BYTES = 64 * 1024
+# Keys that one compaction remembers: 16-byte digests in a dictionary, about 130 bytes each, so half a
+# gigabyte at the most. With more keys the oldest part of the log is compacted in this run.
+MAX_KEYS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a run did."""
+
+    segments: int = 0
+    records_removed: int = 0
+    bytes_removed: int = 0
+
+
+def apply_retention(partition: Partition, now_us: int) -> int:
+    """Gives up segments that are too old or too much. Returns how many bytes were given back."""
+    settings = partition.settings
+    before = partition.size_bytes()
+    if settings.cleanup == "compact":
+        return 0
+    if settings.retention_ms:
+        _retain_by_age(partition, now_us - settings.retention_ms * 1000)
+    if settings.retention_bytes:
+        _retain_by_size(partition, settings.retention_bytes)
+    return before - partition.size_bytes()
+
+
+def _retain_by_age(partition: Partition, oldest_us: int) -> None:
+    segments = partition.segments
+    keep_from = partition.start_offset
+    for segment, following in itertools.pairwise(segments):
+        if _max_time(partition, segment) >= oldest_us:
+            break
+        keep_from = following.base_offset
+    else:
+        active = segments[-1].index if segments else None
+        if active is not None and active.size and active.max_time_us < oldest_us:
+            # Nothing of the active segment is to be kept. Perhaps nobody appends to it ever again.
+            keep_from = max(keep_from, partition.roll(oldest_us))
+    partition.trim(keep_from)
+
+
+def _retain_by_size(partition: Partition, max_bytes: int) -> None:
+    segments = partition.segments
+    total = partition.size_bytes()
+    keep_from = partition.start_offset
+    for segment, following in itertools.pairwise(segments):
+        if total <= max_bytes:
+            break
+        total -= partition.segment_size(segment)
+        keep_from = following.base_offset
+    partition.trim(keep_from)
+
+
+def _max_time(partition: Partition, segment: Segment) -> int:
+    with partition.pool.use(segment.path) as file:
+        return segment.loaded_index(partition.pool.files, file).max_time_us
+
+
+# --- rewriting ------------------------------------------------------------------------------------
+
+
+class _Rewriter:
+    """Writes kept records as large batches into a new file."""
+
+    def __init__(self, file: File, base_offset: int, durable_offset: int, compress: bool) -> None:
+        self.index = SparseIndex(base_offset)
+        self.kept = 0
+        self._file = file
+        self._durable_offset = durable_offset
+        self._compress = compress
+        # What the producer asked for belongs to the batch: records that differ in it are not merged.
+        self._kept_flags = 0
+        self._builder = BatchBuilder()
+
+    def add(self, view: BatchView, row: int) -> None:
+        full = self._builder.size() + view.payload_bytes(row, row + 1) > MERGED_BATCH_BYTES
+        kept_flags = view.flags & FLAG_AT_MOST_ONCE
+        if full or len(self._builder) >= MERGED_BATCH_RECORDS or kept_flags != self._kept_flags:
+            self.flush()
+        self._kept_flags = kept_flags
+        self._builder.add_row(view, row)
+        self.kept += 1
+
+    def flush(self) -> None:
+        if not len(self._builder):
+            return
+        base = self._builder.first_offset()
+        end = self._builder.last_offset() + 1
+        batch = self._builder.build()
+        batch.flags |= FLAG_CLEANED | self._kept_flags
+        if self._compress:
+            batch = batch.compressed()
+        content = batch.stamp(base, self._durable_offset) + batch.body
+        position = self.index.size
+        write_all(self._file, content, position)
+        self.index.add(base, position, len(content), end, batch.max_time_us)
+        self._builder = BatchBuilder()
+
+
+def _rows(
+    partition: Partition, segment: Segment, end_offset: int
+) -> Iterator[tuple[BatchView, int]]:
+    """All records of a sealed segment. Raises CorruptLog: a damaged segment is never rewritten.
+
+    Missing records are damage too: rewritten, their gap would look like the work of the cleaner.
+    """
+    expected = segment.base_offset
+    with partition.pool.use(segment.path) as file:
+        walker = Walker(file, 0, file.size())
+        while True:
+            header = walker.check_or_refuse(segment.path, expected, end_offset)
+            base = header.base_offset if header is not None else end_offset
+            cleaned = header is not None and header.flags & FLAG_CLEANED
+            if base < expected or (base > expected and not cleaned):
+                text = "records are missing"
+                raise CorruptLog(segment.path, walker.position, text, expected, base)
+            if header is None:
+                return
+            try:
+                view = walker.view(header)
+            except BatchError as error:
+                text, end = error.reason, header.base_offset + header.count
+                raise CorruptLog(segment.path, walker.position, text, base, end) from None
+            for row in range(view.count):
+                yield view, row
+            expected = view.next_offset()
+            walker.advance(header)
+
+
+def _rewrite(
+    partition: Partition,
+    group: list[Segment],
+    end_offset: int,
+    keep: Callable[[BatchView, int], bool],
+) -> Cleaned:
+    """Replaces consecutive sealed segments by one that holds the records to keep.
+
+    The last record stays in any case: a segment ends where the next one begins, so that a missing
+    end is always damage and never the work of the cleaner.
+    """
+    files = partition.pool.files
+    if any(name.endswith(SWAP_SUFFIX) for name in files.list(partition.directory)):
+        # Putting it in place failed. It is finished at the next start, and must find what it
+        # replaces as it was.
+        return Cleaned()
+    base = group[0].base_offset
+    swap = f"{partition.directory}/{swap_name(base, end_offset)}"
+    before = sum(partition.segment_size(segment) for segment in group)
+    removed = 0
+    file = files.open(swap + TEMPORARY_SUFFIX, create=True)
+    try:
+        file.truncate(0)
+        compress = partition.settings.compression == "zstd"
+        rewriter = _Rewriter(file, base, end_offset, compress)
+        for segment, segment_end in _with_ends(group, end_offset):
+            for view, row in _rows(partition, segment, segment_end):
+                if keep(view, row) or view.offset_of(row) == end_offset - 1:
+                    rewriter.add(view, row)
+                else:
+                    removed += 1
+        rewriter.flush()
+        file.sync()
+    except BaseException:
+        with suppress(OSError):
+            files.remove(swap + TEMPORARY_SUFFIX)
+        raise
+    finally:
+        file.close()
+    with partition.write_lock:
+        if any(segment not in partition.segments for segment in group):
+            files.remove(swap + TEMPORARY_SUFFIX)  # retention was faster
+            return Cleaned()
+        files.rename(swap + TEMPORARY_SUFFIX, swap)
+        files.sync_directory(partition.directory)
+        new = Segment(partition.directory, base, False, rewriter.index)
+        name = swap.rpartition("/")[2]
+        partition.replace_segments(
+            group, new, lambda: put_swap_in_place(files, partition.directory, name)
+        )
+        write_small_file(files, new.index_path, rewriter.index.encode())
+        new.sealed = True
+    return Cleaned(len(group), removed, before - rewriter.index.size)
+
+
+def _sealed(partition: Partition) -> list[tuple[Segment, int]]:
+    """Sealed, undamaged segments with their end offsets, oldest first.
+
+    Only what readers may see as a whole: a merged batch must not join what is shown with what a
+    transaction still holds back.
+    """
+    segments = partition.segments
+    visible = partition.visible_offset
+    return [
+        (segment, following.base_offset)
+        for segment, following in itertools.pairwise(segments)
+        if segment.sealed and not segment.damages and following.base_offset <= visible
+    ]
+
+
+def _with_ends(group: list[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
+    ends = [*(segment.base_offset for segment in group[1:]), end_offset]
+    return zip(group, ends, strict=True)
+
+
+def _note_damage(segment: Segment, error: CorruptLog) -> None:
+    """From now on the segment is left alone; its damage shows in what is told of the partition."""
+    segment.damages.append(
+        Damage(
+            error.path,
+            error.position,
+            error.position,
+            error.reason,
+            error.first_offset,
+            error.next_offset,
+        )
+    )
+
+
+def merge_small_batches(partition: Partition) -> Cleaned:
+    """Rewrites sealed segments whose batches are small, one at a time.
+
+    Raises CorruptLog when it met damage for the first time, after it has done the other segments.
+    """
+    total = Cleaned()
+    damage: CorruptLog | None = None
+    for segment, end_offset in _sealed(partition):
+        if segment.base_offset < partition.start_offset or not _is_fragmented(partition, segment):
+            continue
+        try:
+            done = _rewrite(partition, [segment], end_offset, lambda view, row: True)
+        except CorruptLog as error:
+            _note_damage(segment, error)
+            damage = damage or error
+            continue
+        total = _add(total, done)
+    if damage is not None:
+        raise damage
+    return total
+
+
+def _is_fragmented(partition: Partition, segment: Segment) -> bool:
+    """Looks at the beginning of a segment only: fragmentation is even in practice."""
+    batches = 0
+    size = 0
+    with partition.pool.use(segment.path) as file:
+        walker = Walker(file, 0, file.size(), SMALL_BATCH_BYTES)
+        while batches < 32:
+            try:
+                header = walker.check()
+            except BatchError:
+                return True  # whoever rewrites it meets the damage and tells of it
+            if header is None:
+                break
+            if header.flags & FLAG_CLEANED:
+                return False
+            batches += 1
+            size += header.length
+            walker.advance(header)
+    return batches > 1 and size < batches * SMALL_BATCH_BYTES
+
+
+def compact(partition: Partition, now_us: int) -> Cleaned:
+    """Keeps the newest record of each key; deletion marks go when they are old enough.
+
+    A record without a key stays. A record with a key and an empty value is a deletion mark.
+    Raises CorruptLog when it meets damage for the first time; the next run leaves that segment out.
+    """
+    sealed = _sealed(partition)
+    if not sealed:
+        return Cleaned()
+    latest: dict[bytes, int] = {}
+    for segment, segment_end in reversed(sealed):
+        try:
+            _note_latest(latest, _rows(partition, segment, segment_end))
+        except CorruptLog as error:
+            _note_damage(segment, error)
+            raise
+    oldest_mark_us = now_us - partition.settings.tombstone_ms * 1000
+    if any(segment.damages for segment in partition.segments):
+        # A damaged segment stays as it is: without the mark, what it still holds would come back.
+        oldest_mark_us = NO_TIME
+
+    def keep(view: BatchView, row: int) -> bool:
+        key = view.key(row)
+        if key is None:
+            return True
+        newest = latest.get(_digest(key))
+        if newest is None:
+            return True  # past MAX_KEYS: an older record of the key may stay, so its mark stays too
+        if newest > view.offset_of(row):
+            return False
+        return bool(view.value(row)) or view.time_of(row) >= oldest_mark_us
+
+    total = Cleaned()
+    for group, end_offset in _groups(partition, sealed):
+        rows = (
+            row
+            for segment, segment_end in _with_ends(group, end_offset)
+            for row in _rows(partition, segment, segment_end)
+        )
+        # The last record stays in any case: for its sake alone nothing is rewritten, ever again.
+        if any(not keep(*row) and row[0].offset_of(row[1]) != end_offset - 1 for row in rows):
+            total = _add(total, _rewrite(partition, group, end_offset, keep))
+    return total
+
+
+def _note_latest(latest: dict[bytes, int], rows: Iterator[tuple[BatchView, int]]) -> None:
+    for view, row in rows:
+        key = view.key(row)
+        if key is not None and len(latest) < MAX_KEYS:
+            digest = _digest(key)
+            latest[digest] = max(latest.get(digest, -1), view.offset_of(row))
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+def _groups(
+    partition: Partition, sealed: list[tuple[Segment, int]]
+) -> Iterator[tuple[list[Segment], int]]:
+    """Neighbours that fit one segment together, so that compaction leaves no crumbs."""
+    group: list[Segment] = []
+    size = 0
+    end_offset = 0
+    for segment, segment_end in sealed:
+        segment_size = partition.segment_size(segment)
+        joins = bool(group) and end_offset == segment.base_offset
+        if group and (not joins or size + segment_size > partition.settings.segment_bytes):
+            yield group, end_offset
+            group, size = [], 0
+        group.append(segment)
+        size += segment_size
+        end_offset = segment_end
+    if group:
+        yield group, end_offset
+
+
+def _add(one: Cleaned, other: Cleaned) -> Cleaned:
+    return Cleaned(
+        one.segments + other.segments,
+        one.records_removed + other.records_removed,
+        one.bytes_removed + other.bytes_removed,
+    )

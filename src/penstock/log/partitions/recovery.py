@@ -1,0 +1,438 @@
+"""Opens the directory of a partition after a clean stop or a crash.
+
+Finishes interrupted replacements, drops what retention had already given up, walks the segments that
+were never sealed, cuts a torn tail and reports damage. Sealed segments are not read, unless the snapshot
+of the producers is damaged. Running it twice changes nothing the second time.
+
+Torn tail or damage? Bytes that do not check are torn if nothing proves that they were ever durable:
+they may be cut, nobody was told of them. They are damage if a later batch, a later sealed segment, a
+snapshot of the producers or the checkpoint of a clean stop says that offsets behind them were durable:
+then nothing is cut.
+
+What is not proven to be durable is written once more before it counts. If an fdatasync failed before
+the process ended, the page cache shows bytes that are not on the disk and that no later fdatasync
+would write, because the kernel takes their pages for clean.
+"""
+
+from dataclasses import dataclass, field
+from struct import Struct
+
+from crc32c import crc32c
+
+from penstock.log.batch.format import FLAG_PRODUCER
+from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
+from penstock.log.storage.files import FileSystem
+from penstock.log.storage.index import SparseIndex
+from penstock.log.storage.scan import SCAN_CHUNK_BYTES, Damage, scan
+from penstock.log.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCERS_SUFFIX,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Segment,
+    file_name,
+    offset_of_name,
+    read_small_file,
+    write_all,
+    write_small_file,
+)
+
+START_FILE = "start"
+CHECKPOINT_FILE = "checkpoint"
+# Both files hold one number: u32 crc32c of the rest, u32 zero, i64 offset.
+_NUMBER = Struct("<IIq")
+_NUMBER_BODY = Struct("<Iq")
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was found: everything a partition needs to go on."""
+
+    segments: list[Segment]
+    start_offset: int
+    next_offset: int
+    producers: ProducerTable
+    cut_bytes: int = 0
+    cut_path: str = ""
+    damages: list[Damage] = field(default_factory=list)
+    # Records before the first segment that retention did not give up: their files are gone.
+    missing_head: Damage | None = None
+    # What the last clean stop noted; 0 when there was none.
+    checkpoint: int = 0
+
+
+@dataclass(slots=True)
+class _Walked:
+    """One unsealed segment after its walk."""
+
+    segment: Segment
+    size: int
+    next_offset: int
+    damages: list[Damage]
+    # The highest durable offset that any batch of the segment claims.
+    durable_offset: int
+    stored: list[tuple[int, int, int, int, int]]
+
+
+def read_number(files: FileSystem, path: str) -> int | None:
+    """The offset in a small file; None when it is missing or does not check."""
+    data = read_small_file(files, path)
+    if data is None or len(data) != _NUMBER.size:
+        return None
+    checksum, _, number = _NUMBER.unpack(data)
+    return number if crc32c(data[4:]) == checksum else None
+
+
+def write_number(files: FileSystem, path: str, number: int) -> None:
+    body = _NUMBER_BODY.pack(0, number)
+    write_small_file(files, path, crc32c(body).to_bytes(4, "little") + body)
+
+
+def swap_name(base_offset: int, end_offset: int) -> str:
+    """The name under which a finished replacement for [base, end) waits to be put in place."""
+    return f"{file_name(base_offset, '')}-{file_name(end_offset, SWAP_SUFFIX)}"
+
+
+def finish_swaps(files: FileSystem, directory: str) -> None:
+    """Puts finished replacements in place and removes unfinished ones."""
+    changed = False
+    for name in files.list(directory):
+        if name.endswith(TEMPORARY_SUFFIX):
+            files.remove(f"{directory}/{name}")
+            changed = True
+        elif name.endswith(SWAP_SUFFIX):
+            put_swap_in_place(files, directory, name)
+    if changed:
+        files.sync_directory(directory)
+
+
+def put_swap_in_place(files: FileSystem, directory: str, name: str) -> None:
+    """Removes the segments that the swap file replaces, then gives it the name of the first."""
+    base_text, _, end_text = name.removesuffix(SWAP_SUFFIX).partition("-")
+    base_offset, end_offset = int(base_text), int(end_text)
+    for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, LOG_SUFFIX):
+        for old in files.list(directory):
+            offset = offset_of_name(old, suffix)
+            if offset is None or not base_offset <= offset < end_offset:
+                continue
+            # The snapshot at the base is the state before the segment: it stays true.
+            if suffix == PRODUCERS_SUFFIX and offset == base_offset:
+                continue
+            if suffix == LOG_SUFFIX and offset == base_offset:
+                continue
+            files.remove(f"{directory}/{old}")
+    files.sync_directory(directory)
+    files.rename(f"{directory}/{name}", f"{directory}/{file_name(base_offset, LOG_SUFFIX)}")
+    files.sync_directory(directory)
+
+
+def recover(files: FileSystem, directory: str) -> Recovered:
+    """Raises OSError when the directory cannot be read; damage is reported, not raised."""
+    finish_swaps(files, directory)
+    start_offset = read_number(files, f"{directory}/{START_FILE}")
+    segments = _list_segments(files, directory)
+    segments = _drop_below_start(files, directory, segments, start_offset)
+    snapshots = _snapshot_offsets(files, directory)
+    checkpoint = read_number(files, f"{directory}/{CHECKPOINT_FILE}") or 0
+    floor = max([checkpoint, *snapshots, *(s.base_offset for s in segments if s.sealed)])
+    first_base = segments[0].base_offset if segments else max(floor, start_offset or 0)
+    if start_offset is None:
+        # Retention writes the start before it removes anything: without one nothing was given up.
+        # A damaged one says nothing; then what is there is all that we know of.
+        damaged = files.exists(f"{directory}/{START_FILE}")
+        start_offset = first_base if damaged else 0
+    found = Recovered(segments, start_offset, first_base, ProducerTable(), checkpoint=checkpoint)
+    if start_offset < first_base:
+        path = f"{directory}/{file_name(start_offset, LOG_SUFFIX)}"
+        reason = "segment files are missing"
+        found.missing_head = Damage(path, 0, 0, reason, start_offset, first_base)
+        found.damages.append(found.missing_head)
+    _walk_unsealed(files, directory, found, floor, snapshots)
+    _start_over_if_lost(files, directory, found)
+    return found
+
+
+def _start_over_if_lost(files: FileSystem, directory: str, found: Recovered) -> None:
+    """Where the log ends before its start: what was not flushed was given up first and then lost."""
+    last = found.segments[-1].index if found.segments else None
+    if last is None or last.next_offset >= found.start_offset:
+        return
+    if found.next_offset > found.start_offset:
+        return  # more was durable and is missing: that is damage
+    path = f"{directory}/{file_name(found.start_offset, PRODUCERS_SUFFIX)}"
+    write_small_file(files, path, found.producers.encode())
+    for segment in found.segments:
+        remove_segment(files, segment)
+    files.sync_directory(directory)
+    found.segments = []
+    found.damages = []
+    found.next_offset = found.start_offset
+
+
+def _list_segments(files: FileSystem, directory: str) -> list[Segment]:
+    names = files.list(directory)
+    indexed = {offset_of_name(name, INDEX_SUFFIX) for name in names}
+    segments = []
+    for name in names:
+        offset = offset_of_name(name, LOG_SUFFIX)
+        if offset is not None:
+            segments.append(Segment(directory, offset, offset in indexed))
+    return segments
+
+
+def _drop_below_start(
+    files: FileSystem, directory: str, segments: list[Segment], start_offset: int | None
+) -> list[Segment]:
+    """Finishes an interrupted retention: segments that lie wholly below the start go."""
+    if start_offset is None:
+        return segments
+    while len(segments) > 1 and segments[1].base_offset <= start_offset:
+        remove_segment(files, segments.pop(0))
+    if segments:
+        files.sync_directory(directory)
+    return segments
+
+
+def remove_segment(files: FileSystem, segment: Segment) -> None:
+    base = segment.base_offset
+    for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, LOG_SUFFIX):
+        path = f"{segment.directory}/{file_name(base, suffix)}"
+        if files.exists(path):
+            files.remove(path)
+
+
+def _walk_unsealed(
+    files: FileSystem, directory: str, found: Recovered, floor: int, snapshots: list[int]
+) -> None:
+    """`floor`: what is known to have been durable, before the batches are asked."""
+    segments = found.segments
+    if segments and segments[-1].sealed:
+        found.next_offset = _sealed_end(files, segments[-1])
+        floor = max(floor, found.next_offset)
+    walks = [_walk(files, segment) for segment in segments if not segment.sealed]
+    floor = max([floor, *(walk.durable_offset for walk in walks)])
+    bases = [segment.base_offset for segment in segments]
+    for walk in walks:
+        at = bases.index(walk.segment.base_offset)
+        following = bases[at + 1] if at + 1 < len(bases) else None
+        if _cut_if_torn(files, found, walk, at, following, floor):
+            break
+    _make_durable(files, directory, segments, floor)
+    found.next_offset = max(found.next_offset, floor)
+    _note_missing_tail(found, floor)
+    _recover_producers(files, directory, found, snapshots, walks)
+
+
+def _make_durable(files: FileSystem, directory: str, segments: list[Segment], floor: int) -> None:
+    """Writes what nothing proves to be durable again, so that the sync cannot pass it over.
+
+    After a clean stop there is nothing to do: a start costs no flushes, however many partitions.
+    """
+    unproven = False
+    for segment in segments:
+        index = segment.index
+        if segment.sealed or index is None or index.next_offset <= floor:
+            continue
+        unproven = True
+        file = files.open(segment.path, write=True)
+        try:
+            end = min(index.size, file.size())
+            position = index.position_of(floor)
+            while position < end:
+                content = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
+                write_all(file, content, position)
+                position += len(content)
+            file.sync()
+        finally:
+            file.close()
+    if unproven:
+        files.sync_directory(directory)
+
+
+def _sealed_end(files: FileSystem, segment: Segment) -> int:
+    file = files.open(segment.path)
+    try:
+        return segment.loaded_index(files, file).next_offset
+    finally:
+        file.close()
+
+
+def _walk(files: FileSystem, segment: Segment) -> _Walked:
+    file = files.open(segment.path)
+    walked = _Walked(segment, 0, segment.base_offset, [], 0, [])
+    index = SparseIndex(segment.base_offset)
+    try:
+        size = file.size()
+        for found in scan(file, segment.path, segment.base_offset, size):
+            if found.damage is not None:
+                walked.damages.append(found.damage)
+                continue
+            header = found.header
+            assert header is not None
+            index.add(
+                header.base_offset,
+                found.position,
+                header.length,
+                found.next_offset,
+                header.max_time_us,
+            )
+            walked.durable_offset = max(walked.durable_offset, header.durable_offset)
+            walked.next_offset = found.next_offset
+            if header.flags & FLAG_PRODUCER:
+                walked.stored.append(
+                    (
+                        header.producer_id,
+                        header.epoch,
+                        header.sequence,
+                        header.base_offset,
+                        header.count,
+                    )
+                )
+    finally:
+        file.close()
+    walked.size = size
+    segment.index = index
+    return walked
+
+
+def _cut_if_torn(
+    files: FileSystem,
+    found: Recovered,
+    walk: _Walked,
+    at: int,
+    following: int | None,
+    floor: int,
+) -> bool:
+    """Keeps real damage, cuts at the first torn place. True when the log ends in this segment."""
+    segment = walk.segment
+    assert segment.index is not None
+    for damage in walk.damages:
+        if damage.first_offset < floor:
+            known = damage
+            if damage.next_offset < 0:
+                next_offset = following if following is not None else floor
+                known = Damage(
+                    damage.path,
+                    damage.position,
+                    damage.end_position,
+                    damage.reason,
+                    damage.first_offset,
+                    next_offset,
+                )
+            segment.damages.append(known)
+            found.damages.append(known)
+            # New batches go behind the damaged bytes: they stay where they are, as evidence. A file
+            # that was cut anywhere must not move them from the places where a scan looks.
+            segment.index.size = max(segment.index.size, (damage.end_position + 7) & ~7)
+            continue
+        _cut(files, found, at, damage.position, walk)
+        return True
+    if following is not None and walk.next_offset < following:
+        if walk.next_offset >= floor:
+            _cut(files, found, at, walk.size, walk)
+            return True
+        if not walk.damages or walk.damages[-1].next_offset >= 0:
+            missing = Damage(
+                segment.path,
+                walk.size,
+                walk.size,
+                "records are missing",
+                walk.next_offset,
+                following,
+            )
+            segment.damages.append(missing)
+            found.damages.append(missing)
+    found.next_offset = max(found.next_offset, walk.next_offset)
+    return False
+
+
+def _cut(files: FileSystem, found: Recovered, at: int, position: int, walk: _Walked) -> None:
+    """Cuts the segment at `position` and removes all later ones: nobody was told of what they hold."""
+    segment = walk.segment
+    file = files.open(segment.path, write=True)
+    try:
+        found.cut_bytes += max(file.size() - position, 0)
+        found.cut_path = segment.path
+        file.truncate(position)
+        file.sync()
+    finally:
+        file.close()
+    for later in found.segments[at + 1 :]:
+        found.cut_bytes += files.size(later.path)
+        remove_segment(files, later)
+    files.sync_directory(segment.directory)
+    del found.segments[at + 1 :]
+    index = SparseIndex(segment.base_offset)
+    file = files.open(segment.path)
+    try:
+        for step in scan(file, segment.path, segment.base_offset, position):
+            if step.header is not None:
+                header = step.header
+                index.add(
+                    header.base_offset,
+                    step.position,
+                    header.length,
+                    step.next_offset,
+                    header.max_time_us,
+                )
+    finally:
+        file.close()
+    index.size = position
+    segment.index = index
+    found.next_offset = max(found.next_offset, index.next_offset)
+
+
+def _note_missing_tail(found: Recovered, floor: int) -> None:
+    """Durable records that should end the log and are not there: their offsets are not used again."""
+    if not found.segments:
+        return
+    last = found.segments[-1]
+    assert last.index is not None
+    end = last.index.next_offset
+    known = max((d.next_offset for d in last.damages), default=0)
+    if max(end, known) < floor:
+        missing = Damage(
+            last.path,
+            last.index.size,
+            last.index.size,
+            "records are missing at the end of the log",
+            max(end, known),
+            floor,
+        )
+        last.damages.append(missing)
+        found.damages.append(missing)
+
+
+def _snapshot_offsets(files: FileSystem, directory: str) -> list[int]:
+    """Where there are snapshots of the producers, oldest first. What lies before one was durable."""
+    offsets = [offset_of_name(name, PRODUCERS_SUFFIX) for name in files.list(directory)]
+    return [offset for offset in offsets if offset is not None]
+
+
+def _recover_producers(
+    files: FileSystem,
+    directory: str,
+    found: Recovered,
+    snapshots: list[int],
+    walks: list[_Walked],
+) -> None:
+    """The newest snapshot that can be read, and all batches since then."""
+    snapshot = -1
+    for offset in reversed(snapshots):
+        data = read_small_file(files, f"{directory}/{file_name(offset, PRODUCERS_SUFFIX)}")
+        try:
+            found.producers = ProducerTable.decode(data or b"")
+        except SnapshotDamaged:
+            continue
+        snapshot = offset
+        break
+    walked = {walk.segment.base_offset: walk for walk in walks}
+    ends = [*(segment.base_offset for segment in found.segments[1:]), found.next_offset]
+    for segment, end_offset in zip(found.segments, ends, strict=False):
+        if end_offset <= snapshot:
+            continue
+        walk = walked.get(segment.base_offset) or _walk(files, segment)
+        for producer_id, epoch, sequence, base, count in walk.stored:
+            if snapshot <= base < found.next_offset:
+                found.producers.stored(producer_id, epoch, sequence, base, count)

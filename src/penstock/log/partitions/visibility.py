@@ -1,0 +1,46 @@
+"""How far readers may see a partition: who waits for more, and what transactions keep back.
+
+Not thread-safe: the partition holds its lock. Knows offsets only, not how they got to be durable.
+"""
+
+from penstock.log.partitions.outcome import Callback
+
+
+class Visibility:
+    """`offset` is the first record that may not be seen. It never goes back, but for a transaction that a
+    restart finds half shown."""
+
+    __slots__ = ("_holds", "_watchers", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self._watchers: list[tuple[int, Callback]] = []
+        # By transaction: nothing from this offset on is shown before its release. Several may hold, one
+        # behind the other: the end of the first must not wait for that of the last.
+        self._holds: dict[int, int] = {}
+
+    def show(self, end_offset: int) -> list[Callback]:
+        """Records up to here may be seen, as far as nobody holds; gives the watchers to wake."""
+        self.offset = max(self.offset, min([end_offset, *self._holds.values()]))
+        due = [callback for offset, callback in self._watchers if offset < self.offset]
+        if due:
+            self._watchers = [entry for entry in self._watchers if entry[0] >= self.offset]
+        return due
+
+    def hold(self, transaction_id: int, from_offset: int) -> None:
+        self._holds[transaction_id] = from_offset
+        self.offset = min(self.offset, from_offset)
+
+    def release(self, transaction_id: int) -> None:
+        del self._holds[transaction_id]
+
+    def watch(self, offset: int, callback: Callback) -> None:
+        self._watchers.append((offset, callback))
+
+    def unwatch(self, callback: Callback) -> None:
+        self._watchers = [entry for entry in self._watchers if entry[1] != callback]
+
+    def end(self) -> list[Callback]:
+        """Nothing more will come; gives all who wait."""
+        watchers, self._watchers = self._watchers, []
+        return [callback for _, callback in watchers]

@@ -1,0 +1,213 @@
+"""Walks the batches of a segment file: for reading, recovery, index rebuilding and verification.
+
+Checks every checksum on the way. Does not decide what damage means: recovery.py and reader.py do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.log.batch.format import (
+    FLAG_CLEANED,
+    FLAG_OFFSETS,
+    HEADER_SIZE,
+    MAGIC_BYTES,
+    BatchError,
+    BatchHeader,
+    check_batch,
+    parse_header,
+)
+from penstock.log.batch.view import BatchView, view_body
+from penstock.log.errors import CorruptLog
+from penstock.log.storage.files import File
+
+# Read at once while scanning: large enough that system calls do not count, small enough to stay in the
+# CPU's cache between copy and checksum.
+SCAN_CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of a segment file that holds no valid batch, and the offsets that are lost with it."""
+
+    path: str
+    position: int
+    end_position: int
+    reason: str
+    first_offset: int
+    next_offset: int
+
+
+class Walker:
+    """Goes from batch to batch up to `end`, reading `chunk_bytes` at a time."""
+
+    def __init__(
+        self, file: File, position: int, end: int, chunk_bytes: int = SCAN_CHUNK_BYTES
+    ) -> None:
+        self.position = position
+        self.end = end
+        self._file = file
+        self._chunk_bytes = chunk_bytes
+        self._window = b""
+        self._window_at = position
+
+    def _need(self, size: int) -> int:
+        """Makes `size` bytes at the position available if the file has them; gives their place."""
+        inside = self.position - self._window_at
+        if inside + size > len(self._window):
+            wanted = min(max(size, self._chunk_bytes), self.end - self.position)
+            self._window = self._file.pread(wanted, self.position)
+            self._window_at = self.position
+            inside = 0
+        return inside
+
+    def check(self) -> BatchHeader | None:
+        """The batch at the position, its checksum verified; None at the end. Raises BatchError."""
+        if self.position >= self.end:
+            return None
+        inside = self._need(HEADER_SIZE)
+        header = parse_header(self._window, inside)
+        if self.position + header.length > self.end:
+            raise BatchError("batch is cut off")
+        inside = self._need(header.length)
+        header = check_batch(self._window, inside)
+        if header.flags & FLAG_OFFSETS:
+            self.view(header)  # where it ends stands in its columns: they must be readable too
+        return header
+
+    def check_or_refuse(self, path: str, first_offset: int, end_offset: int) -> BatchHeader | None:
+        """Like `check`, for who can do nothing about damage. Raises CorruptLog.
+
+        `first_offset` is the first that may be lost, `end_offset` the end of the segment.
+        """
+        position = self.position
+        try:
+            return self.check()
+        except BatchError as error:
+            self.resync(first_offset)
+            header = self.check() if self.position < self.end else None
+            following = header.base_offset if header is not None else end_offset
+            raise CorruptLog(path, position, error.reason, first_offset, following) from None
+
+    def view(self, header: BatchHeader) -> BatchView:
+        """A view of the batch that `check` gave."""
+        return view_body(header, self._window, self.position - self._window_at + HEADER_SIZE)
+
+    def body(self, header: BatchHeader) -> bytes:
+        """The body as it is stored, of the batch that `check` gave."""
+        start = self.position - self._window_at
+        return self._window[start + HEADER_SIZE : start + header.length]
+
+    def advance(self, header: BatchHeader) -> None:
+        self.position += header.length
+
+    def resync(self, least_offset: int) -> None:
+        """Moves on from a bad place to the next valid batch, or to the end.
+
+        Where the bad header tells a length that leads to another batch, that one comes first, so
+        that bytes inside a record that look like a batch are not taken for one. A length that leads
+        nowhere may be the damage: trusting it would lose whole batches that lie behind.
+        """
+        start = self.position
+        header = self._header_here()
+        if header is not None and self._leads_on(start + header.length):
+            self.position = start + header.length
+        else:
+            self.position = min(start + 8, self.end)
+            if header is not None and header.base_offset == least_offset:
+                least_offset = header.base_offset + header.count
+        while self.position < self.end:
+            if self._valid_here(least_offset):
+                return
+            self._next_magic()
+
+    def _header_here(self) -> BatchHeader | None:
+        inside = self._need(HEADER_SIZE)
+        try:
+            return parse_header(self._window, inside)
+        except BatchError:
+            return None
+
+    def _leads_on(self, position: int) -> bool:
+        """Whether a batch ends at this position: the next one, or the end of the file, is there."""
+        if position >= self.end:
+            return position == self.end
+        return self._file.pread(len(MAGIC_BYTES), position) == MAGIC_BYTES
+
+    def _valid_here(self, least_offset: int) -> bool:
+        try:
+            header = self.check()
+        except BatchError:
+            return False
+        return header is not None and header.base_offset >= least_offset
+
+    def _next_magic(self) -> None:
+        """Moves to the next aligned magic behind the position, or to the end."""
+        self.position += 8
+        while self.position < self.end:
+            inside = self._need(8)
+            found = self._window.find(MAGIC_BYTES, inside)
+            if found < 0:
+                self.position = self._window_at + (len(self._window) & ~7)
+                if len(self._window) < 8:
+                    self.position = self.end
+                continue
+            place = self._window_at + found
+            if place & 7:
+                self.position = (place | 7) + 1
+                continue
+            self.position = place
+            return
+        self.position = self.end
+
+
+def end_of(walker: Walker, header: BatchHeader) -> int:
+    """The offset after the last record of the batch at the walker's position."""
+    if header.flags & FLAG_OFFSETS:
+        return walker.view(header).next_offset()
+    return header.base_offset + header.count
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One step of a scan: a valid batch, or the damage before the next one."""
+
+    position: int
+    header: BatchHeader | None
+    next_offset: int
+    damage: Damage | None
+
+
+def scan(file: File, path: str, base_offset: int, end: int) -> Iterator[Found]:
+    """All batches of a segment and all damage between them, in file order."""
+    walker = Walker(file, 0, end)
+    expected = base_offset
+    while True:
+        start = walker.position
+        reason = ""
+        try:
+            header = walker.check()
+            if header is None:
+                return
+            if header.base_offset < expected:
+                reason = f"offset {header.base_offset} after {expected - 1}"
+        except BatchError as error:
+            reason = error.reason
+            header = None
+        if reason:
+            walker.resync(expected)
+            header = walker.check() if walker.position < end else None
+            following = header.base_offset if header is not None else -1
+            damage = Damage(path, start, walker.position, reason, expected, following)
+            yield Found(start, None, expected, damage)
+            if header is None:
+                return
+            expected = header.base_offset
+            start = walker.position
+        assert header is not None
+        if header.base_offset > expected and not header.flags & FLAG_CLEANED:
+            text = "records are missing"
+            damage = Damage(path, start, start, text, expected, header.base_offset)
+            yield Found(start, None, expected, damage)
+        expected = end_of(walker, header)
+        yield Found(start, header, expected, None)
+        walker.advance(header)

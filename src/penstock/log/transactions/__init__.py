@@ -1,0 +1,1 @@
+"""Transactions: staged batches, the commit, and finishing it after a crash."""

@@ -1,0 +1,313 @@
+"""Transactions by name: staged by many tasks, across topics and partitions, visible at once or never.
+
+A task stages batches; they are durable beside the log (staging.py) and in nobody's sight. The commit
+names the tasks that count. Its point of no return is one row in the metadata. What follows is in
+applying.py. Names of committed transactions are remembered, so a repeated commit changes nothing.
+
+    open --commit--> committing --all appended--> committed
+    open --abort, or its time is over--> gone
+
+Every change of a state looks at the state again, on the one thread that writes the metadata: whoever
+comes first there wins, and the other hears it. The calls touch the disk and wait for it: run them in a
+thread.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from penstock.log.batch.format import HEADER_SIZE, MAX_BATCH_BYTES, Batch
+from penstock.log.batch.record_limit import check_record_sizes
+from penstock.log.errors import (
+    LogError,
+    StagingDamaged,
+    StagingGap,
+    TooLarge,
+    TransactionNotOpen,
+)
+from penstock.log.metadata.catalogue import Catalogue
+from penstock.log.metadata.errors import MetadataError
+from penstock.log.metadata.store import MetadataStore
+from penstock.log.partitions.commit import GroupCommit
+from penstock.log.storage.reserve import Reserve
+from penstock.log.transactions import committed_names
+from penstock.log.transactions import staging as kept
+from penstock.log.transactions.applying import Applier, Post, check_topic
+from penstock.log.transactions.staging import StagedBatch, Staging, Tasks
+
+# A committed name is remembered this long: far longer than any client repeats a commit, and than a stream
+# that crashed is left alone.
+DEFAULT_MEMORY_US = 30 * 24 * 3600 * 1_000_000
+
+logger = logging.getLogger(__name__)
+
+# Topic, partition, and what shall go there.
+Target = tuple[str, int, Batch]
+
+
+class Transactions:
+    """Thread-safe. Names of committed ones are remembered for `memory_us`; None means for ever."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        metadata: MetadataStore,
+        catalogue: Catalogue,
+        commit: GroupCommit,
+        reserve: Reserve,
+        clock_us: Callable[[], int],
+        post: Post,
+        memory_us: int | None = DEFAULT_MEMORY_US,
+    ) -> None:
+        self._memory_us = memory_us
+        self._staging = staging
+        self._metadata = metadata
+        self._catalogue = catalogue
+        self._reserve = reserve
+        self._clock_us = clock_us
+        self._lock = threading.Lock()
+        # Where the next group of a task goes: its sequence and its place in the file.
+        self._tasks: dict[tuple[int, int], tuple[int, int]] = {}
+        self._applier = Applier(
+            staging, metadata, catalogue, commit, clock_us, post, self._drop_staging
+        )
+
+    @property
+    def unfinished(self) -> int:
+        """Decided ones that wait to be tried again."""
+        return len(self._applier.retries)
+
+    @property
+    def retries(self) -> int:
+        return self._applier.retries.count
+
+    def close(self) -> None:
+        """Before the log is closed. What is decided and not finished goes on at the next start."""
+        self._applier.close()
+
+    def recover(self) -> None:
+        """At start: finishes commits, removes what no transaction owns."""
+        self._applier.recover()
+        owners = {
+            transaction_id
+            for state in ("open", "committing")
+            for transaction_id in kept.in_state(self._metadata, state)
+        }
+        for transaction_id in self._staging.present():
+            if transaction_id not in owners:
+                self._drop_staging(transaction_id)
+
+    def begin(self, name: str, timeout_us: int) -> str:
+        """Opens it, or gives an open one more time. Gives its state: open or committed."""
+        while True:
+            transaction_id, state = self._begun(name, timeout_us)
+            if state != "committing":
+                return state
+            self._applier.apply(transaction_id)
+
+    def _begun(self, name: str, timeout_us: int) -> tuple[int, str]:
+        now_us = self._clock_us()
+        return self._metadata.submit(
+            lambda db: kept.begin_row(db, name, now_us, now_us + timeout_us)
+        ).result()
+
+    def check(self, topic: str, partition: int, batch: Batch) -> None:
+        """Whether the log will take it. Raises UnknownTopic, UnknownPartition, TooLarge."""
+        self._catalogue.partition(topic, partition)
+        size = batch.size()
+        if size > MAX_BATCH_BYTES + HEADER_SIZE:
+            raise TooLarge("batch", size, MAX_BATCH_BYTES)
+        check_record_sizes(batch, self._catalogue.get(topic).info.settings.record_bytes)
+
+    def stage(self, name: str, task: int, topic: str, partition: int, batch: Batch) -> None:
+        """Durable on return. Raises what `check` raises, and TransactionNotOpen."""
+        self.stage_all(name, task, [(topic, partition, batch)])
+
+    def stage_all(self, name: str, task: int, batches: Sequence[Target]) -> None:
+        """Several batches of a task, in this order, with one flush. All of them or none."""
+        self.stage_groups(name, task, [[batch] for batch in batches])
+
+    def stage_groups(
+        self, name: str, task: int, groups: Sequence[Sequence[Target]], sequence: int | None = None
+    ) -> int:
+        """The same with groups of batches that the client has numbered, from `sequence` on.
+
+        Groups that are there already are left out; gives how many. Numbers begin at 0 and have no
+        gaps: SequenceGap. Without a number they are new ones. Numbered groups of one task must come
+        one call after the other. Counts as a sign of life: the time of the transaction begins again.
+        """
+        for group in groups:
+            for topic, partition, batch in group:
+                self.check(topic, partition, batch)
+        transaction_id = self._open_id(name)
+        self._reserve.check(f"transaction {name!r}")
+        repeated = 0
+        if sequence is not None:
+            following, _ = kept.place_after(self._metadata, transaction_id, task)
+            if sequence > following:
+                raise StagingGap(name, task, sequence, following)
+            repeated = min(following - sequence, len(groups))
+            sequence += repeated
+        if repeated < len(groups):
+            self._stage(name, transaction_id, task, groups[repeated:], sequence)
+        return repeated
+
+    def _stage(
+        self,
+        name: str,
+        transaction_id: int,
+        task: int,
+        groups: Sequence[Sequence[Target]],
+        sequence: int | None,
+    ) -> None:
+        entries = self._place(transaction_id, task, groups, sequence)
+        batches = [batch for group in groups for _, _, batch in group]
+        now_us = self._clock_us()
+        try:
+            try:
+                self._staging.write(transaction_id, entries, batches)
+            except OSError:
+                self._open_id(name)  # an abort takes the files away: then that is the reason
+                raise
+            self._metadata.submit(
+                lambda db: kept.stage_row(db, name, transaction_id, entries, now_us)
+            ).result()
+        except TransactionNotOpen as error:
+            # Too late: nobody else would take these files away. A commit that goes on needs the
+            # others beside them, and removes all in the end.
+            if error.state != "committing":
+                self._drop_staging(transaction_id)
+            raise
+
+    def commit(self, name: str, tasks: Iterable[int] | Tasks) -> None:
+        """Everything that these tasks staged becomes visible at once. Repeating it changes nothing.
+
+        With the number of groups of each task, TransactionNotOpen also when some of them are not
+        there: the transaction was given up and begun anew since.
+        Raises TransactionNotOpen; UnknownTopic, UnknownPartition or StagingDamaged when something
+        could not become visible: then it is still open. Any other error: decided, finished later.
+        """
+        chosen = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks)
+        now_us = self._clock_us()
+        found = kept.find(self._metadata, name)
+        if found is None:
+            raise TransactionNotOpen(name, "unknown")
+        transaction_id, state = found
+        checked = state == "open"
+        if checked:
+            self._check_staged(name, transaction_id, chosen)
+            state = self._metadata.submit(
+                lambda db: kept.decide_row(db, name, transaction_id, chosen, now_us)
+            ).result()
+        if state != "committed" and not self._applier.apply(transaction_id, checked=checked):
+            raise TransactionNotOpen(name, "unknown")
+
+    def abort(self, name: str) -> None:
+        """What was staged is gone. Aborting what does not exist is fine; a commit stands."""
+        found = kept.find(self._metadata, name)
+        if found is None:
+            return
+        transaction_id, state = found
+        if state == "open":
+            state = self._forget(transaction_id, None)
+        if state in ("committing", "committed"):
+            raise TransactionNotOpen(name, state)
+
+    def expire(self) -> int:
+        """Ends open transactions whose time is over, finishes commits, forgets old names."""
+        now_us = self._clock_us()
+        for transaction_id in kept.in_state(self._metadata, "committing"):
+            try:
+                self._applier.apply(transaction_id)
+            except (LogError, MetadataError, OSError, sqlite3.Error):
+                continue  # logged; the others have their turn
+        late = kept.late_at(self._metadata, now_us)
+        ended = [self._forget(transaction_id, now_us) for transaction_id in late]
+        self._tidy_names(now_us)
+        self._applier.forget_closed()
+        return ended.count("unknown")
+
+    def _tidy_names(self, now_us: int) -> None:
+        fold_us = now_us - committed_names.FOLDED_AFTER_US
+        while self._metadata.submit(lambda db: committed_names.fold_rows(db, fold_us)).result():
+            continue
+        if self._memory_us is not None:
+            old_us = now_us - self._memory_us
+            self._metadata.submit(lambda db: committed_names.forget_rows(db, old_us)).result()
+
+    def state(self, name: str) -> str:
+        """open, committing, committed or unknown."""
+        found = kept.find(self._metadata, name)
+        return found[1] if found is not None else "unknown"
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _open_id(self, name: str) -> int:
+        found = kept.find(self._metadata, name)
+        if found is None or found[1] != "open":
+            raise TransactionNotOpen(name, found[1] if found is not None else "unknown")
+        return found[0]
+
+    def _place(
+        self,
+        transaction_id: int,
+        task: int,
+        groups: Sequence[Sequence[Target]],
+        sequence: int | None,
+    ) -> list[StagedBatch]:
+        """Positions are not used twice, not even those of a write that failed."""
+        with self._lock:
+            known = self._tasks.get((transaction_id, task))
+            following, position = known or kept.place_after(self._metadata, transaction_id, task)
+            if sequence is not None:
+                following = sequence  # a write that failed has left no number out
+            entries = []
+            for group in groups:
+                for place, (topic, partition, batch) in enumerate(group):
+                    number = kept.number_of(following, place)
+                    size = batch.size()
+                    created_us = self._catalogue.get(topic).info.created_us
+                    entries.append(
+                        StagedBatch(task, number, topic, partition, position, size, created_us)
+                    )
+                    position += size
+                following += 1
+            self._tasks[transaction_id, task] = following, position
+        return entries
+
+    def _check_staged(self, name: str, transaction_id: int, tasks: Tasks) -> None:
+        """Before the point of no return: all of it is readable and has somewhere to go."""
+        chosen = [
+            entry for entry in kept.staged_by(self._metadata, transaction_id) if entry.task in tasks
+        ]
+        try:
+            for entry in chosen:
+                check_topic(self._catalogue, entry)
+                self._catalogue.partition(entry.topic, entry.partition)
+            for _ in self._staging.read(transaction_id, chosen):
+                continue
+        except StagingDamaged:
+            if kept.find(self._metadata, name) == (transaction_id, "open"):
+                raise
+            # Committed or aborted at this moment, and the files are gone for that: go on and see.
+
+    def _forget(self, transaction_id: int, late_us: int | None) -> str:
+        """Ends an open one, with `late_us` only if its time was over then. Gives its state now."""
+        state = self._metadata.submit(
+            lambda db: kept.remove_row(db, transaction_id, late_us)
+        ).result()
+        if state == "unknown":
+            self._drop_staging(transaction_id)
+        return state
+
+    def _drop_staging(self, transaction_id: int) -> None:
+        with self._lock:
+            for key in [key for key in self._tasks if key[0] == transaction_id]:
+                del self._tasks[key]
+        try:
+            self._staging.remove(transaction_id)
+        except OSError as error:
+            logger.warning(
+                "staged files of transaction %d stay until restart: %s", transaction_id, error
+            )

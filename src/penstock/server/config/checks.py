@@ -1,0 +1,116 @@
+"""Rules between configuration values, and who may reach the server.
+
+`check_together` runs at every load. `check_exposure` and `development_key_allowed` are asked at the
+start of the server, which also knows whether keys are stored in the metadata.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Final
+
+from penstock.server.config.errors import ConfigConflict
+from penstock.server.config.schema import Config
+from penstock.server.config.units import format_bytes
+from penstock.server.net.address import Address
+
+DEVELOPMENT_KEY: Final = "dev-key"
+
+# BlipMQ's length field may say 16 MiB, whatever the largest record of the log is.
+LARGEST_FIXED_FRAME_BYTES: Final = 16 * 1024 * 1024
+# What a frame carries beside the record: a topic name of up to 65,535 bytes and its fixed fields.
+FRAME_OVERHEAD_BYTES: Final = 68 * 1024
+
+
+def check_together(config: Config, sources: Mapping[str, object]) -> None:
+    """Raise ConfigConflict when values do not fit each other."""
+    _check_tls(config, sources)
+    _check_listeners(config, sources)
+    _check_sizes(config, sources)
+
+
+def listening(config: Config) -> dict[str, Address]:
+    """The listeners that are on, by name."""
+    addresses = {
+        field.name: getattr(config.listeners, field.name) for field in fields(config.listeners)
+    }
+    return {name: address for name, address in addresses.items() if address is not None}
+
+
+def development_key_allowed(config: Config, *, stored_keys: bool = False) -> bool:
+    """True when the well-known key `dev-key` may log in: there is no key at all, and nobody
+    outside this machine can try it."""
+    on_loopback = all(address.is_loopback for address in listening(config).values())
+    return on_loopback and not config.keys and not stored_keys
+
+
+def check_exposure(config: Config, *, stored_keys: bool = False) -> str | None:
+    """Why the server must not start: it could be reached from outside without keys and TLS."""
+    exposed = [
+        f"listeners.{name} ({address})"
+        for name, address in listening(config).items()
+        if not address.is_loopback
+    ]
+    missing = []
+    if not config.keys and not stored_keys:
+        missing.append("no API keys ([[keys]] or penstock key create)")
+    if config.tls.certificate is None:
+        missing.append("no TLS (tls.certificate and tls.key)")
+    if not exposed or not missing or config.server.insecure:
+        return None
+    return (
+        f"{', '.join(exposed)} can be reached from other machines, but there are "
+        f"{' and '.join(missing)}; set them, listen on 127.0.0.1, or give --insecure"
+    )
+
+
+def _check_tls(config: Config, sources: Mapping[str, object]) -> None:
+    tls = config.tls
+    if (tls.certificate is None) != (tls.key is None):
+        given, missing = ("certificate", "key") if tls.key is None else ("key", "certificate")
+        raise ConfigConflict(
+            (f"tls.{given}", f"tls.{missing}"),
+            f"tls.{given} is set ({sources[f'tls.{given}']}) but tls.{missing} is not; "
+            "set both or neither",
+        )
+    if tls.client_ca is not None and tls.certificate is None:
+        raise ConfigConflict(
+            ("tls.client_ca", "tls.certificate"),
+            f"tls.client_ca is set ({sources['tls.client_ca']}) but tls.certificate and tls.key "
+            "are not; set all three or none",
+        )
+
+
+def _check_listeners(config: Config, sources: Mapping[str, object]) -> None:
+    names: dict[Address, str] = {}
+    for name, address in listening(config).items():
+        if address.port == 0:
+            continue
+        other = names.setdefault(address, name)
+        if other != name:
+            keys = (f"listeners.{other}", f"listeners.{name}")
+            raise ConfigConflict(
+                keys,
+                f"{keys[0]} ({sources[keys[0]]}) and {keys[1]} ({sources[keys[1]]}) are both "
+                f"{address}; give one another port or switch it off",
+            )
+
+
+def _check_sizes(config: Config, sources: Mapping[str, object]) -> None:
+    record_bytes = config.log.record_bytes
+    largest_frame = max(record_bytes, LARGEST_FIXED_FRAME_BYTES) + FRAME_OVERHEAD_BYTES
+    limits = config.limits
+    rules = (
+        ("limits.buffered_bytes_per_connection", limits.buffered_bytes_per_connection,
+         largest_frame, "one largest frame, see log.record_bytes"),
+        ("limits.buffered_bytes_total", limits.buffered_bytes_total,
+         limits.buffered_bytes_per_connection, "limits.buffered_bytes_per_connection"),
+        ("blipmq.capacity_bytes", config.blipmq.capacity_bytes,
+         record_bytes, "one largest record, log.record_bytes"),
+    )  # fmt: skip
+    for key, value, least, reason in rules:
+        if value < least:
+            raise ConfigConflict(
+                (key,),
+                f"{key} = {format_bytes(value)} ({sources[key]}) is too small; "
+                f"it must hold at least {format_bytes(least)} ({reason})",
+            )

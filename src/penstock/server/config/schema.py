@@ -1,0 +1,246 @@
+"""Every configuration key: its type, default, limits and meaning, one declaration each.
+
+`Config()` is the default configuration. Times are microseconds and their attributes end in `_us`
+(the key `drain_time` is `drain_time_us`); None means "off". Reading files, environment and flags is
+in config.py, rules between keys are in config_checks.py.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from penstock.server.config.kinds import (
+    TopicRequest,
+    choice,
+    count,
+    directory,
+    flag,
+    listener,
+    optional_path,
+    size,
+    size_or_off,
+    text,
+    time,
+    time_or_off,
+    topics,
+)
+from penstock.server.net.address import Address
+
+DEFAULT_DATA_DIRECTORY: Final = "./penstock-data"
+
+# Proved to work in one broker, with all topics together; one topic alone cannot sensibly have more.
+MAX_PARTITIONS: Final = 10_000
+# A batch of one record must keep its offsets within 31 bits, with room for key and headers.
+MAX_RECORD_BYTES: Final = "1 GiB"
+# More threads than this only wait for the same disk.
+MAX_FLUSH_THREADS: Final = 64
+
+Role = Literal["admin", "user", "writer", "reader"]
+ROLES: Final[tuple[Role, ...]] = ("admin", "user", "writer", "reader")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    data_directory: str = directory(
+        DEFAULT_DATA_DIRECTORY,
+        "Where the log and its metadata live. Empty: $XDG_DATA_HOME/penstock when that is set, "
+        "else ./penstock-data.",
+    )
+    drain_time_us: int = time("10 s", "How long open work may take to finish at a stop.")
+    insecure: bool = flag(
+        False, "Listen beyond this machine even without keys and TLS. Never do this by habit."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = choice(
+        "debug", "info", "warning", "error", default="info", meaning="What the server logs."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenersConfig:
+    tcp: Address | None = listener(
+        "127.0.0.1:9092", "All TCP protocols, told apart by their first bytes, with or without TLS."
+    )
+    blipmq: Address | None = listener("127.0.0.1:5555", "BlipMQ alone.")
+    rustlog: Address | None = listener("off", "RustLog alone.")
+    flight: Address | None = listener(
+        "127.0.0.1:8815", "Arrow Flight: topics as tables. With a certificate it speaks TLS only."
+    )
+    http: Address | None = listener(
+        "127.0.0.1:8080", "HTTP: /healthz, /readyz, /metrics, and the API under /api/v1."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    certificate: str | None = optional_path("", "PEM file with the certificate chain.")
+    key: str | None = optional_path("", "PEM file with the private key of the certificate.")
+    client_ca: str | None = optional_path(
+        "", "PEM file; when set, clients must show a certificate signed by it."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    connections: int = count(10_000, "Open connections, all listeners together.")
+    connections_per_address: int = count(1_000, "Open connections from one address.")
+    # One largest frame coming in (16 MiB and its header) while one of the same size waits to go
+    # out, so a client that writes a large message before it reads one cannot get stuck; and 1 MiB
+    # for the small frames around them. The smallest allowed value is in config_checks.py.
+    buffered_bytes_per_connection: int = size(
+        "33 MiB", "Bytes held for one connection, in and out; then the server stops reading."
+    )
+    buffered_bytes_total: int = size("1 GiB", "Bytes held for all connections together.")
+    prelogin_frame_bytes: int = size(
+        "64 KiB", "Largest frame before login, its fixed header not counted.", least="256 B"
+    )
+    login_time_us: int = time("10 s", "A connection that has not logged in by then is closed.")
+    failed_logins: int = count(10, "Wrong logins on one connection; then it is closed.")
+    idle_time_us: int | None = time_or_off(
+        "off", "A logged-in connection that sends nothing for this long is closed."
+    )
+    # A read holds some 20 MiB while its peer is slow.
+    flight_reads: int = count(128, "Flight streams that are read at the same time.")
+    # A write holds a record batch, which Flight takes in as a whole, almost twice.
+    flight_writes: int = count(128, "Flight streams that are written at the same time.")
+    flight_batch_bytes: int = size(
+        "256 MiB", "Largest record batch of a Flight stream that is written.",
+        least="1 MiB", most=MAX_RECORD_BYTES,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    segment_bytes: int = size("256 MiB", "A segment file is sealed at this size.", least="4 KiB")
+    record_bytes: int = size(
+        "16 MiB", "Largest record: key, value and headers.", least="1 KiB", most=MAX_RECORD_BYTES
+    )
+    cache_bytes: int = size(
+        "64 MiB", "Memory for recent batches, which serve readers at the tail.", least="0 B"
+    )
+    open_files: int = count(
+        512, "Segment files held open; others are opened when needed.", least=16
+    )
+    flush_threads: int = count(4, "Threads that flush partitions to disk.", most=MAX_FLUSH_THREADS)
+    transaction_memory_us: int | None = time_or_off(
+        "30 d",
+        "How long the name of a committed transaction is remembered, so that a repeated commit "
+        "changes nothing; off: for ever.",
+        least="1 h",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaultsConfig:
+    partitions: int = count(1, "Partitions of a new topic.", most=MAX_PARTITIONS)
+    durability: Literal["ack", "interval", "none"] = choice(
+        "ack", "interval", "none", default="ack",
+        meaning="Acknowledge after the flush, flush at an interval, or leave it to the system.",
+    )  # fmt: skip
+    flush_interval_us: int = time(
+        "250 ms", "With durability interval: what a power cut can lose at most."
+    )
+    retention_age_us: int | None = time_or_off(
+        "7 d", "Records older than this are removed.", least="1 s"
+    )
+    retention_bytes: int | None = size_or_off(
+        "off", "A partition larger than this loses its oldest segments."
+    )
+    compression: Literal["none", "zstd"] = choice(
+        "none", "zstd", default="none", meaning="Compression of batches on disk."
+    )
+    cleanup: Literal["delete", "compact"] = choice(
+        "delete", "compact", default="delete",
+        meaning="Remove by age and size, or keep the last record of every key.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlipmqConfig:
+    profile: Literal["default", "reference"] = choice(
+        "default", "reference", default="default",
+        meaning="Defaults of this section; reference has the constants of the reference server.",
+    )  # fmt: skip
+    message_ttl_us: int | None = time_or_off(
+        "60 s", "A message not delivered by then is dropped; 0 or off: never.", zero_is_off=True
+    )
+    capacity_messages: int = count(65_536, "Messages a subscription holds; then the oldest go.")
+    capacity_bytes: int = size("64 MiB", "Bytes a subscription holds; then the oldest go.")
+    drops: Literal["counted", "silent"] = choice(
+        "counted", "silent", default="counted",
+        meaning="Whether messages that go for lack of capacity are counted and logged.",
+    )  # fmt: skip
+    max_deliveries: int = count(
+        3, "Deliveries of a QoS 1 message without ACK; then it goes to <topic>.dlq."
+    )
+    retry_backoff_us: int = time(
+        "100 ms", "Wait before the second delivery; doubled for each one after it."
+    )
+    orphan_time_us: int = time(
+        "60 s", "A subscription ends this long after its last connection is gone."
+    )
+    replay: Literal["first-subscriber", "none"] = choice(
+        "first-subscriber", "none", default="first-subscriber",
+        meaning="Who gets the unacknowledged backlog of a topic after a restart.",
+    )  # fmt: skip
+    subscription_owner: Literal["any", "key"] = choice(
+        "any", "key", default="any",
+        meaning="Who may POLL and ACK a subscription: any login, or the API key that made it.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RustlogConfig:
+    auto_create: bool = flag(False, "Create a topic at its first Produce.")
+    topics: tuple[TopicRequest, ...] = topics(
+        'Topics to create at start, each "name" or "name:partitions".'
+    )
+    principal: str = text("anonymous", "RustLog has no login; its connections act as this user.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyConfig:
+    """One [[keys]] table: an API key, given in exactly one of three ways."""
+
+    name: str
+    role: Role
+    topics: tuple[str, ...]  # patterns such as "orders.*"
+    secret: str | None = field(default=None, repr=False)  # from `key` or the content of `key_file`
+    key_file: str | None = None
+    hash: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    server: ServerConfig = ServerConfig()
+    listeners: ListenersConfig = ListenersConfig()
+    tls: TlsConfig = TlsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    log: LogConfig = LogConfig()
+    topic_defaults: TopicDefaultsConfig = TopicDefaultsConfig()
+    blipmq: BlipmqConfig = BlipmqConfig()
+    rustlog: RustlogConfig = RustlogConfig()
+    keys: tuple[KeyConfig, ...] = ()
+
+
+# The sections in the order of the written file, with their structs and the words above them.
+SECTIONS: Final = {
+    "server": (ServerConfig, "The process."),
+    "listeners": (
+        ListenersConfig,
+        'Where to listen: "host:port", IPv6 in brackets, port 0 for any free one, "off" for none.',
+    ),
+    "tls": (TlsConfig, "Certificate and key together switch TLS on, on the same ports."),
+    "limits": (LimitsConfig, "At a limit the server stops reading, refuses or closes, and counts."),
+    "log": (LogConfig, "The durable log."),
+    "topic_defaults": (TopicDefaultsConfig, "Settings of topics that do not set them."),
+    "blipmq": (BlipmqConfig, "The BlipMQ protocol."),
+    "rustlog": (RustlogConfig, "The RustLog protocol."),
+}
+
+# A profile changes defaults of its own section; values that are set anywhere win over it.
+# (section, key of the profile) -> profile -> key -> value as written.
+PROFILES: Final[dict[tuple[str, str], dict[str, dict[str, object]]]] = {
+    ("blipmq", "profile"): {
+        "default": {},
+        "reference": {"capacity_messages": 1_024, "drops": "silent"},
+    },
+}

@@ -1,0 +1,94 @@
+"""The configuration as text for people: `penstock config show` and `penstock config init`.
+
+Both texts are TOML that loads again, with secrets masked in the first.
+"""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Final
+
+from penstock.server.config.keys import MASK
+from penstock.server.config.kinds import key_name, quote
+from penstock.server.config.loading import KNOWN_KEYS, LoadedConfig, variable_name
+from penstock.server.config.schema import SECTIONS, KeyConfig
+
+_WIDTH: Final = 96
+# Comments stand in one column, unless a value is longer than this.
+_COMMENT_COLUMN: Final = 48
+
+_INIT_HEAD: Final = f"""\
+# Configuration of Penstock. Every setting stands here with its default, as a comment without a
+# space behind the "#": remove the "#" to change it. Sizes: "64 MiB", "10 GB" or a number of bytes.
+# Times: "250 ms", "30 s", "5 min", "12 h", "7 d" or a number of seconds. Relative paths start at
+# the working directory.
+#
+# An environment variable wins over this file, and a flag over both. The variable of a setting is
+# {variable_name("section.key")}, for example {variable_name("limits.connections")}=500.
+# `penstock config show` prints what takes effect, and from where.
+"""
+
+_INIT_KEYS: Final = """\
+# API keys, in this file only. With none at all, the key "dev-key" works, on this machine only.
+# Give each exactly one of key, key_file (a file with the key in it) or hash. Roles: "admin",
+# "user" (reads and writes), "writer", "reader". Without topics the key is good for all.
+#
+#   [[keys]]
+#   name = "billing"
+#   key_file = "/etc/penstock/billing.key"
+#   role = "writer"
+#   topics = ["orders.*"]
+"""
+
+
+def render_show(loaded: LoadedConfig) -> str:
+    """All effective values, each with where it came from."""
+    blocks = []
+    for section, (struct, _words) in SECTIONS.items():
+        lines = [f"[{section}]"]
+        for field in fields(struct):
+            name = f"{section}.{key_name(field.name)}"
+            value = getattr(getattr(loaded.config, section), field.name)
+            setting = f"{key_name(field.name)} = {KNOWN_KEYS[name].literal(value)}"
+            lines.append(f"{setting:<{_COMMENT_COLUMN}} # {loaded.sources[name]}")
+        blocks.append("\n".join(lines) + "\n")
+    for number, key in enumerate(loaded.config.keys):
+        head = f"{'[[keys]]':<{_COMMENT_COLUMN}} # {loaded.sources[f'keys[{number}]']}"
+        blocks.append("\n".join([head, *_key_lines(key)]) + "\n")
+    return "\n".join(blocks)
+
+
+def render_init() -> str:
+    """A file with every key, its default and its meaning, all commented out."""
+    blocks = [_INIT_HEAD]
+    for section, (struct, words) in SECTIONS.items():
+        lines = [*_comment(words), f"[{section}]"]
+        for field in fields(struct):
+            name = key_name(field.name)
+            lines += ["", *_comment(KNOWN_KEYS[f"{section}.{name}"].meaning)]
+            lines.append(f"#{name} = {_default_literal(KNOWN_KEYS[f'{section}.{name}'].default)}")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join([*blocks, _INIT_KEYS])
+
+
+def _default_literal(default: object) -> str:
+    """A default as it is declared: "60 s" stays "60 s" and does not become "1 min"."""
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    if isinstance(default, tuple):
+        return "[]"
+    return quote(default) if isinstance(default, str) else str(default)
+
+
+def _comment(words: str) -> list[str]:
+    return textwrap.wrap(words, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _key_lines(key: KeyConfig) -> Iterator[str]:
+    yield f"name = {quote(key.name)}"
+    if key.key_file is not None:
+        yield f"key_file = {quote(key.key_file)}"
+    else:
+        yield f"{'key' if key.hash is None else 'hash'} = {quote(MASK)}"
+    yield f"role = {quote(key.role)}"
+    yield f"topics = [{', '.join(quote(pattern) for pattern in key.topics)}]"

@@ -1,0 +1,199 @@
+"""The broker as the Flight process sees it: questions over the link, from any thread, and their answers.
+
+The messages are in flight_link.py; who answers is flight_calls.py. Knows nothing of Arrow.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.access.access import Principal
+from penstock.broker.errors import BY_NUMBER, BrokerError, Code
+from penstock.server.flight.link import (
+    Answer,
+    Ask,
+    AtTime,
+    Begin,
+    CommitGroup,
+    Committed,
+    Describe,
+    Failure,
+    Finish,
+    LinkClosed,
+    LoggedIn,
+    Login,
+    Message,
+    Offsets,
+    Question,
+    Reply,
+    Stop,
+    TopicFacts,
+    TopicList,
+    Topics,
+    TransactionState,
+    receive,
+    send,
+    to_child_decoder,
+)
+
+# The answer to any question is there in milliseconds, after a flush at the latest. Longer means that
+# the disk hangs; the peer of the Flight process must hear something.
+ANSWER_TIME_S: Final = 60.0
+# A commit appends all that was staged: gigabytes take a while.
+COMMIT_TIME_S: Final = 600.0
+# Appends on their way, all streams together: what the server holds for Flight until it is durable.
+MAX_UNANSWERED_BYTES: Final = 64 * 1024 * 1024
+
+
+class _Waiting:
+    __slots__ = ("answer", "ready", "size")
+
+    def __init__(self, size: int) -> None:
+        self.ready = threading.Event()
+        self.answer: Answer | None = None
+        self.size = size
+
+
+class Asked:
+    """A question on its way; `result` waits for the answer."""
+
+    def __init__(self, waiting: _Waiting, give_up: Callable[[], None]) -> None:
+        self._waiting = waiting
+        self._give_up = give_up
+
+    @property
+    def done(self) -> bool:
+        return self._waiting.ready.is_set()
+
+    def result(self, timeout_s: float = ANSWER_TIME_S) -> Answer:
+        """Raises BrokerError: the server's, or ours when no answer comes."""
+        if not self._waiting.ready.wait(timeout_s):
+            self._give_up()
+            text = f"the server did not answer within {timeout_s:g} s"
+            raise BrokerError(Code.OUTCOME_UNKNOWN, text)
+        answer = self._waiting.answer
+        if answer is None:
+            raise BrokerError(Code.SHUTTING_DOWN)
+        if isinstance(answer, Failure):
+            raise BrokerError(BY_NUMBER.get(answer.number, Code.INTERNAL), answer.text)
+        return answer
+
+
+class BrokerLink:
+    """Asks from any thread. One thread must run `listen`."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.stopping = False
+        self._link = link
+        self._lock = threading.Condition()
+        self._sending = threading.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._number = 0
+        self._unanswered_bytes = 0
+
+    def tell(self, message: Message) -> None:
+        with self._sending:
+            send(self._link, message)
+
+    def listen(self) -> None:
+        """Takes answers until the server says stop or is gone."""
+        try:
+            while True:
+                content, _ = receive(self._link)
+                message = to_child_decoder.decode(content)
+                if isinstance(message, Stop):
+                    return
+                if isinstance(message, Reply):
+                    self._settle(message.number, message.answer)
+        except (LinkClosed, OSError):
+            self.close()
+
+    def close(self) -> None:
+        """Whoever still waits hears that the server is gone."""
+        with self._lock:
+            self.stopping = True
+            numbers = list(self._waiting)
+        for number in numbers:
+            self._settle(number, None)
+
+    def _settle(self, number: int, answer: Answer | None) -> None:
+        with self._lock:
+            waiting = self._waiting.pop(number, None)
+            if waiting is None:
+                return
+            self._unanswered_bytes -= waiting.size
+            self._lock.notify_all()
+        waiting.answer = answer
+        waiting.ready.set()
+
+    def ask_later(self, question: Question, body: bytes = b"") -> Asked:
+        """Sends the question; waits only while too many bytes are on their way already."""
+        size = len(body)
+        with self._lock:
+            fits = self._lock.wait_for(lambda: self._fits(size), ANSWER_TIME_S)
+            if not fits:
+                raise BrokerError(Code.OVERLOADED)
+            if self.stopping:
+                raise BrokerError(Code.SHUTTING_DOWN)
+            self._number += 1
+            number = self._number
+            waiting = _Waiting(size)
+            self._waiting[number] = waiting
+            self._unanswered_bytes += size
+        try:
+            with self._sending:
+                send(self._link, Ask(number, question), body)
+        except OSError:
+            self._settle(number, None)
+        return Asked(waiting, lambda: self._settle(number, None))
+
+    def _fits(self, size: int) -> bool:
+        used = self._unanswered_bytes
+        return self.stopping or not size or not used or used + size <= MAX_UNANSWERED_BYTES
+
+    # Each question with the kind of its answer.
+
+    def login(self, key: str | None) -> Principal:
+        answer = self.ask_later(Login(key)).result()
+        assert isinstance(answer, LoggedIn)
+        return answer.who
+
+    def topics(self, who: Principal) -> tuple[TopicFacts, ...]:
+        answer = self.ask_later(Topics(who)).result()
+        assert isinstance(answer, TopicList)
+        return answer.topics
+
+    def describe(
+        self, who: Principal, topic: str, action: str = "read", *, create: bool = False
+    ) -> TopicFacts:
+        answer = self.ask_later(Describe(who, topic, action, create)).result()
+        assert isinstance(answer, TopicFacts)
+        return answer
+
+    def offsets_at(
+        self, who: Principal, topic: str, partitions: tuple[int, ...], time_us: int
+    ) -> tuple[int, ...]:
+        answer = self.ask_later(AtTime(who, topic, partitions, time_us)).result()
+        assert isinstance(answer, Offsets)
+        return tuple(offset for offset in answer.offsets if offset is not None)
+
+    def commit_group(
+        self, who: Principal, group: str, offsets: tuple[tuple[str, int, int], ...]
+    ) -> None:
+        self.ask_later(CommitGroup(who, group, offsets)).result()
+
+    def committed(self, who: Principal, group: str, topic: str) -> tuple[int | None, ...]:
+        answer = self.ask_later(Committed(who, group, topic)).result()
+        assert isinstance(answer, Offsets)
+        return answer.offsets
+
+    def begin(self, who: Principal, name: str, timeout_us: int) -> str:
+        answer = self.ask_later(Begin(who, name, timeout_us)).result()
+        assert isinstance(answer, TransactionState)
+        return answer.state
+
+    def finish(
+        self, who: Principal, name: str, tasks: tuple[tuple[int, int | None], ...] | None
+    ) -> None:
+        self.ask_later(Finish(who, name, tasks)).result(COMMIT_TIME_S)

@@ -1,0 +1,306 @@
+"""Keeps the Flight process: starts it, passes its questions to the event loop, starts it again when it
+dies, ends it with the server.
+
+A process of its own, because a Flight server in ours would take the event loop's time while it reads.
+What the questions mean is in flight_calls.py; what the process does is in flight_main.py.
+"""
+
+import asyncio
+import logging
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import penstock
+from penstock.errors import PenstockError
+from penstock.server.flight.calls import FlightCalls
+from penstock.server.flight.link import (
+    Answer,
+    Ask,
+    FromChild,
+    LinkClosed,
+    Message,
+    Refused,
+    Reply,
+    Start,
+    Started,
+    Stop,
+    StreamCounts,
+    Traffic,
+    from_child_decoder,
+    receive,
+    send,
+)
+
+# Python and pyarrow load in about a second; a machine that is short of everything gets more.
+START_TIME_S: Final = 60.0
+# Between the death of the process and the next one; doubled each time, up to the second number.
+FIRST_BACKOFF_S: Final = 0.1
+MAX_BACKOFF_S: Final = 10.0
+# A process that lived this long was all right: the next wait is short again.
+STEADY_TIME_S: Final = 60.0
+# After the link is closed the process ends at once, unless the machine does not let it run.
+KILL_TIME_S: Final = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class FlightFailed(PenstockError):
+    """The Flight listener did not come up."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Flight cannot start: {self.reason}; listeners.flight = off does without it"
+
+
+class _Child:
+    """One process and its link. The two threads move bytes; everything else is on the loop."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", link: socket.socket) -> None:
+        self.process = process
+        self.link = link
+        self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+
+    def run(
+        self,
+        post: Callable[..., object],
+        received: "Callable[[_Child, FromChild, bytes], None]",
+        lost: "Callable[[_Child], None]",
+    ) -> None:
+        def read() -> None:
+            try:
+                while True:
+                    content, body = receive(self.link)
+                    post(received, self, from_child_decoder.decode(content), body)
+            except (LinkClosed, OSError):
+                self._outgoing.put(None)
+            post(lost, self)
+
+        def read_until_the_loop_ends() -> None:
+            with suppress(RuntimeError):  # of a loop that was closed before the process
+                read()
+
+        for name, work in (("in", read_until_the_loop_ends), ("out", self._write)):
+            threading.Thread(target=work, name=f"penstock-flight-{name}", daemon=True).start()
+
+    def _write(self) -> None:
+        while (message := self._outgoing.get()) is not None:
+            try:
+                send(self.link, message)
+            except OSError:
+                return
+
+    def tell(self, message: Message) -> None:
+        self._outgoing.put(message)
+
+    def cut_off(self) -> None:
+        """The process sees the end of the link and ends."""
+        self._outgoing.put(None)
+        try:
+            self.link.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # its end is closed already
+
+    def bury(self) -> int:
+        """Blocks until the process is gone. Gives its exit status."""
+        self.cut_off()
+        try:
+            status = self.process.wait(KILL_TIME_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self.link.close()
+        return status
+
+
+class TrafficTotals:
+    """What all Flight processes of this server have moved: the numbers never go down."""
+
+    def __init__(self) -> None:
+        self._before = Traffic()
+        self._now = Traffic()
+
+    def told(self, traffic: Traffic) -> None:
+        self._now = traffic
+
+    def process_ended(self) -> None:
+        """Its streams ended with it."""
+        total = self.totals()
+        self._before = Traffic(
+            msgspec.structs.replace(total.reads, open=0),
+            msgspec.structs.replace(total.writes, open=0),
+        )
+        self._now = Traffic()
+
+    def totals(self) -> Traffic:
+        return Traffic(
+            _sum(self._before.reads, self._now.reads), _sum(self._before.writes, self._now.writes)
+        )
+
+
+def _sum(one: StreamCounts, other: StreamCounts) -> StreamCounts:
+    return StreamCounts(
+        one.open + other.open,
+        one.refused + other.refused,
+        one.rows + other.rows,
+        one.size_bytes + other.size_bytes,
+    )
+
+
+class FlightHost:
+    """Lives on the event loop. `restarts`, `traffic` and `limits` are for the metrics, `pid` for
+    whoever looks."""
+
+    def __init__(self, calls: FlightCalls, settings: Start) -> None:
+        self.restarts = 0
+        self.limits = settings.limits
+        self.traffic = TrafficTotals()
+        self._calls = calls
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._child: _Child | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._stopping = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._backoff_s = FIRST_BACKOFF_S
+        self._began = 0.0
+        self._revival: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.process.pid
+
+    async def start(self) -> None:
+        """Until it listens. Raises FlightFailed."""
+        await self._launch()
+
+    async def stop(self, grace_s: float) -> None:
+        """Streams may end what they do within the grace. Calling it again does nothing more."""
+        self._stopping.set()
+        if self._revival is not None:
+            await self._revival
+        child = self._child
+        if child is None:
+            return
+        child.tell(Stop())
+        try:
+            await asyncio.wait_for(self._gone.wait(), grace_s)
+        except TimeoutError:
+            logger.warning("Flight streams not done within server.drain_time, cut off")
+        self._child = None
+        await asyncio.to_thread(child.bury)
+
+    # --- the process -----------------------------------------------------------------------------
+
+    async def _launch(self) -> None:
+        self._gone.clear()
+        self._began = self._loop.time()
+        child = await asyncio.to_thread(_spawn)
+        self._child = child
+        self._ready = self._loop.create_future()
+        child.run(self._loop.call_soon_threadsafe, self._received, self._lost)
+        child.tell(self._settings)
+        try:
+            await asyncio.wait_for(self._ready, START_TIME_S)
+        except TimeoutError:
+            child.process.kill()
+            raise FlightFailed(f"not ready after {START_TIME_S:g} s") from None
+        finally:
+            self._ready = None
+
+    def _received(self, child: _Child, message: FromChild, body: bytes) -> None:
+        if isinstance(message, Ask):
+            number = message.number
+
+            def give(answer: Answer) -> None:
+                child.tell(Reply(number, answer))
+
+            self._calls.answer(message.question, body, give)
+        elif isinstance(message, Traffic):
+            self.traffic.told(message)
+        elif self._ready is not None and not self._ready.done():
+            if isinstance(message, Started):
+                self._ready.set_result(None)
+            elif isinstance(message, Refused):
+                self._ready.set_exception(FlightFailed(message.reason))
+
+    def _lost(self, child: _Child) -> None:
+        """The process is gone, or will be in a moment."""
+        if child is not self._child:
+            return  # one that was given up before
+        self._gone.set()
+        self.traffic.process_ended()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(FlightFailed("the process ended"))
+        elif not self._stopping.is_set() and self._revival is None:
+            self._revival = self._loop.create_task(self._revive(child))
+
+    async def _revive(self, child: _Child) -> None:
+        self._child = None
+        status = await asyncio.to_thread(child.bury)
+        if self._loop.time() - self._began >= STEADY_TIME_S:
+            self._backoff_s = FIRST_BACKOFF_S
+        self.restarts += 1
+        logger.error(
+            "the Flight process ended with status %d; a new one starts in %.1f s",
+            status,
+            self._backoff_s,
+        )
+        while not await self._told_to_stop_within(self._backoff_s):
+            self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
+            if await self._launched():
+                break
+        self._revival = None
+
+    async def _told_to_stop_within(self, time_s: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), time_s)
+        return self._stopping.is_set()
+
+    async def _launched(self) -> bool:
+        """One try of many; what is wrong goes to the log."""
+        try:
+            await self._launch()
+        except (FlightFailed, OSError) as error:
+            logger.error("the Flight process is not back yet: %s", error)
+            child, self._child = self._child, None
+            if child is not None:
+                await asyncio.to_thread(child.bury)
+            return False
+        return True
+
+
+def _spawn() -> _Child:
+    ours, theirs = socket.socketpair()
+    # It must find the sources that we run from, however we found them.
+    sources = str(Path(penstock.__file__).parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{sources}{os.pathsep}{inherited}" if inherited else sources,
+    }
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.server.flight.main", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return _Child(process, ours)

@@ -1,0 +1,300 @@
+"""The wire between the server and its Flight process: messages, and how they go over a socket pair.
+
+Both ends are ours and of the same version. Who asks is flight_broker.py, who answers flight_calls.py, who
+starts the process flight_host.py. Knows nothing of Arrow.
+"""
+
+import socket
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from penstock.broker.access.access import Principal
+from penstock.log.metadata.settings import TopicSettings
+
+# A frame, little-endian:
+#    0 u32 length of the message      4 u32 length of the body
+#    8 message (msgpack of one of the structs below), then the body as it is: batches to append
+_PREFIX: Final = Struct("<II")
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Everything that goes over the link."""
+
+
+# --- questions -----------------------------------------------------------------------------------
+
+
+class Login(Message, frozen=True):
+    """Who is it? Without a key: whoever needs none."""
+
+    key: str | None
+
+
+class Topics(Message, frozen=True):
+    """All topics that `who` may read."""
+
+    who: Principal
+
+
+class Describe(Message, frozen=True):
+    who: Principal
+    topic: str
+    action: str  # "read" or "write": what it is wanted for
+    create: bool = False
+
+
+class AtTime(Message, frozen=True):
+    """The first offset at this time or later of each partition that is named."""
+
+    who: Principal
+    topic: str
+    partitions: tuple[int, ...]
+    time_us: int
+
+
+class Append(Message, frozen=True):
+    """The body of the frame is the body of the batch. `producer`: id, epoch, sequence."""
+
+    who: Principal
+    topic: str
+    partition: int
+    count: int
+    flags: int
+    producer: tuple[int, int, int] | None = None
+
+
+class CommitGroup(Message, frozen=True):
+    who: Principal
+    group: str
+    offsets: tuple[tuple[str, int, int], ...]  # topic, partition, offset
+
+
+class Committed(Message, frozen=True):
+    who: Principal
+    group: str
+    topic: str
+
+
+class Begin(Message, frozen=True):
+    """Opens a transaction, or gives it more time."""
+
+    who: Principal
+    name: str
+    timeout_us: int
+
+
+class StagePart(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of the log, and how much of the frame's body is its body."""
+
+    topic: str
+    partition: int
+    count: int
+    flags: int
+    length: int
+
+
+class Stage(Message, frozen=True):
+    """Like Append, but nobody sees it before the commit. All parts or none.
+
+    With `sequence` it is stored once, and only behind the one with the number before.
+    """
+
+    who: Principal
+    name: str
+    task: int
+    parts: tuple[StagePart, ...]
+    sequence: int | None = None
+
+
+class Finish(Message, frozen=True):
+    """Commits what these tasks staged; without tasks (None) gives it all up.
+
+    Each task with the number of batches that it has staged, None when that is not known.
+    """
+
+    who: Principal
+    name: str
+    tasks: tuple[tuple[int, int | None], ...] | None
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+class Failure(Message, frozen=True):
+    """An entry of broker/errors.py."""
+
+    number: int
+    text: str
+
+
+class LoggedIn(Message, frozen=True):
+    who: Principal
+
+
+class PartitionFacts(msgspec.Struct, frozen=True, array_like=True):
+    """`latest` is the offset after the last one that readers may see."""
+
+    directory: str
+    earliest: int
+    latest: int
+    size_bytes: int
+
+
+class TopicFacts(Message, frozen=True):
+    """`created_us` tells a topic from an older one of the same name."""
+
+    name: str
+    created_us: int
+    settings: TopicSettings
+    partitions: tuple[PartitionFacts, ...]
+
+
+class TopicList(Message, frozen=True):
+    topics: tuple[TopicFacts, ...]
+
+
+class Offsets(Message, frozen=True):
+    """By partition. None where there is none."""
+
+    offsets: tuple[int | None, ...]
+
+
+class Appended(Message, frozen=True):
+    """Durable. `repeated`: it was there already; then the offset may be unknown, -1."""
+
+    base_offset: int
+    repeated: bool
+
+
+class Staged(Message, frozen=True):
+    """Durable. `repeated`: it was there already."""
+
+    repeated: bool
+
+
+class TransactionState(Message, frozen=True):
+    """open or committed."""
+
+    state: str
+
+
+class Done(Message, frozen=True):
+    """As was asked."""
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+Question = (
+    Login | Topics | Describe | AtTime | Append | CommitGroup | Committed | Begin | Stage | Finish
+)
+Answer = (
+    Failure
+    | LoggedIn
+    | TopicFacts
+    | TopicList
+    | Offsets
+    | Appended
+    | Staged
+    | TransactionState
+    | Done
+)
+
+
+class Ask(Message, frozen=True):
+    number: int
+    question: Question
+
+
+class Started(Message, frozen=True):
+    """The Flight process listens."""
+
+
+class Refused(Message, frozen=True):
+    """It cannot, and ends."""
+
+    reason: str
+
+
+class StreamCounts(msgspec.Struct, frozen=True, array_like=True):
+    """Streams of one kind: now, and since the start of the process."""
+
+    open: int = 0
+    refused: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+
+class Traffic(Message, frozen=True):
+    """For the metrics of the server."""
+
+    reads: StreamCounts = StreamCounts()
+    writes: StreamCounts = StreamCounts()
+
+
+class Reply(Message, frozen=True):
+    number: int
+    answer: Answer
+
+
+class FlightLimits(msgspec.Struct, frozen=True, array_like=True):
+    """Of the settings: streams at the same time, and bytes of one record batch that comes in."""
+
+    reads: int
+    writes: int
+    batch_bytes: int
+
+
+class Start(Message, frozen=True):
+    """The first message to the Flight process. The three files are those of the TLS settings."""
+
+    host: str
+    port: int
+    certificate: str | None
+    key: str | None
+    client_ca: str | None
+    log_level: int
+    limits: FlightLimits
+
+
+class Stop(Message, frozen=True):
+    """Finish what goes on, take nothing new, end."""
+
+
+FromChild = Ask | Started | Refused | Traffic
+ToChild = Start | Reply | Stop
+
+_encoder: Final = msgspec.msgpack.Encoder()
+from_child_decoder: Final = msgspec.msgpack.Decoder(FromChild)
+to_child_decoder: Final = msgspec.msgpack.Decoder(ToChild)
+
+
+class LinkClosed(Exception):
+    """The other end is gone."""
+
+
+def send(link: socket.socket, message: Message, body: bytes = b"") -> None:
+    """Blocks until the other end has taken it. Raises OSError."""
+    content = _encoder.encode(message)
+    link.sendall(_PREFIX.pack(len(content), len(body)) + content)
+    if body:
+        link.sendall(body)
+
+
+def receive(link: socket.socket) -> tuple[bytes, bytes]:
+    """One message, not yet decoded, and its body. Raises LinkClosed or OSError."""
+    length, body_length = _PREFIX.unpack(_exactly(link, _PREFIX.size))
+    content = _exactly(link, length)
+    return content, _exactly(link, body_length) if body_length else b""
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    # The kernel fills one bytes object as a whole: a large body is copied once, without the GIL.
+    data = link.recv(size, socket.MSG_WAITALL)
+    while len(data) < size:
+        more = link.recv(size - len(data), socket.MSG_WAITALL)
+        if not more:
+            raise LinkClosed
+        data += more
+    return data

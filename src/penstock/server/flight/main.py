@@ -1,0 +1,109 @@
+"""The Flight process: python -m penstock.server.flight.main <descriptor of the link>.
+
+Started by flight_host.py. Ends when the server tells it to, or is gone. Serves no one else.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+# gRPC prints its own view of a port in use; the server says it in its own words.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+from pyarrow import ArrowException
+
+from penstock.server.flight.broker import BrokerLink
+from penstock.server.flight.errors import hide_tracebacks
+from penstock.server.flight.link import (
+    LinkClosed,
+    Refused,
+    Start,
+    Started,
+    receive,
+    to_child_decoder,
+)
+from penstock.server.flight.service import FlightService
+from penstock.server.net.address import Address
+
+# About a third of the processor time of a server that wants all of it, and all that is left over.
+NICENESS = 5
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _tls(start: Start) -> dict[str, object]:
+    if start.certificate is None or start.key is None:
+        return {}
+    settings: dict[str, object] = {
+        "tls_certificates": [(_content(start.certificate), _content(start.key))]
+    }
+    if start.client_ca is not None:
+        settings |= {"verify_client": True, "root_certificates": _content(start.client_ca)}
+    return settings
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _step_back() -> None:
+    """Reads are large and never urgent: whenever the server's event loop wakes up, it goes first."""
+    os.nice(NICENESS)
+    if hasattr(os, "SCHED_BATCH"):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def main() -> int:
+    # Ctrl-C and a stop of the whole service go to this process too: the server decides when.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    _step_back()
+    hide_tracebacks()
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        start = to_child_decoder.decode(receive(connection)[0])
+    except LinkClosed:
+        return 0
+    assert isinstance(start, Start), "the first message tells where to listen"
+    logging.basicConfig(
+        level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    link = BrokerLink(connection)
+    scheme = "grpc" if start.certificate is None else "grpc+tls"
+    location = f"{scheme}://{Address(start.host, start.port)}"
+    try:
+        service = FlightService(location, link, start.limits, _clock_us, **_tls(start))
+    except (ArrowException, OSError) as error:
+        link.tell(Refused(str(error).strip()))
+        return 1
+    link.tell(Started())
+    link.listen()
+    link.stopping = True
+    # Streams that go on end themselves now; one whose peer reads nothing is ended by the server.
+    stopper = threading.Thread(target=service.shutdown, daemon=True)
+    stopper.start()
+    # The answers that streams still wait for come over the same link.
+    listener = threading.Thread(target=_listen_to_the_end, args=(link,), daemon=True)
+    listener.start()
+    stopper.join()
+    return 0
+
+
+def _listen_to_the_end(link: BrokerLink) -> None:
+    link.listen()
+    # The server is gone, or does not want to wait any longer.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    # gRPC's threads need no goodbye.
+    os._exit(status)

@@ -1,0 +1,200 @@
+"""The reading half of the Flight service: from a ticket to a stream of record batches.
+
+Values go from the segment files to the socket without a copy, but for small log batches, which are put
+together. Offsets come from the server, records from the files; knows no gRPC.
+"""
+
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.broker.access.access import Principal
+from penstock.broker.errors import BrokerError, Code
+from penstock.log.batch.arrow import SCHEMA, join_views
+from penstock.log.batch.view import BatchView
+from penstock.log.storage.follower import Follower
+from penstock.server.flight.broker import BrokerLink
+from penstock.server.flight.link import PartitionFacts, TopicFacts
+from penstock.server.flight.tickets import Ticket, invalid, schema_of
+
+# Log batches are put together up to this: what Spark reads at once, and what fits the CPU's cache.
+JOINED_ROWS: Final = 65_536
+JOINED_BYTES: Final = 4 * 1024 * 1024
+# A log batch of this size goes out as it is: copying it would cost more than another message.
+LARGE_ROWS: Final = 16_384
+LARGE_BYTES: Final = 512 * 1024
+# One look at the files. Larger ones are no faster.
+READ_BYTES: Final = 8 * 1024 * 1024
+# Partitions whose segments are remembered: an index entry per 64 KiB of log, some kilobytes each.
+MAX_FOLLOWERS: Final = 1_024
+# How soon a long read notices that its key was revoked or its topic deleted.
+ASK_AGAIN_S: Final = 5.0
+
+
+class Followers:
+    """The partitions that were read lately. A topic made anew under an old name is another one."""
+
+    def __init__(self, clock_us: Callable[[], int]) -> None:
+        self._clock_us = clock_us
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int], Follower] = OrderedDict()
+
+    def get(self, facts: TopicFacts, partition: PartitionFacts) -> Follower:
+        place = partition.directory, facts.created_us
+        with self._lock:
+            found = self._known.pop(place, None)
+            if found is None:
+                found = Follower(partition.directory, self._clock_us)
+            self._known[place] = found
+            if len(self._known) > MAX_FOLLOWERS:
+                self._known.popitem(last=False)
+        found.told(partition.earliest, partition.latest)
+        return found
+
+
+def partition_facts(facts: TopicFacts, partition: int) -> PartitionFacts:
+    if partition >= len(facts.partitions):
+        text = f"topic {facts.name!r} has no partition {partition}"
+        raise BrokerError(Code.UNKNOWN_PARTITION, text)
+    return facts.partitions[partition]
+
+
+def clamp(one: PartitionFacts, start: int | None, end: int | None) -> tuple[int, int]:
+    """The range that can be read now. Raises OFFSET_OUT_OF_RANGE for a start that is not there."""
+    first = one.earliest if start is None else start
+    if start is not None and end is not None and end < start:
+        raise invalid(f"end {end} is below start {start}")
+    if not one.earliest <= first <= one.latest:
+        text = f"requested {first}, earliest {one.earliest}, latest {one.latest}"
+        raise BrokerError(Code.OFFSET_OUT_OF_RANGE, f"offset out of range: {text}")
+    return first, max(first, one.latest if end is None else min(end, one.latest))
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Views that become one record batch."""
+
+    views: list[BatchView] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+
+    def take(self) -> list[BatchView]:
+        views, self.views, self.rows, self.size = self.views, [], 0, 0
+        return views
+
+
+class Read:
+    """One DoGet. Made when the call comes in, so that all refusals come before the first batch."""
+
+    def __init__(
+        self,
+        link: BrokerLink,
+        followers: Followers,
+        who: Principal,
+        ticket: Ticket,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.schema = schema_of(ticket.columns, ticket.headers)
+        self._link = link
+        self._who = who
+        self._ticket = ticket
+        self._clock_s = clock_s
+        facts = link.describe(who, ticket.topic)
+        self._created_us = facts.created_us if ticket.created_us is None else ticket.created_us
+        self._check_topic(facts)
+        one = partition_facts(facts, ticket.partition)
+        self._offset, self._end = clamp(one, ticket.start, ticket.end)
+        self._follower = followers.get(facts, one)
+        self._skip_to_time(one)
+
+    def _skip_to_time(self, one: PartitionFacts) -> None:
+        """Everything before the first record at that time is older: no need to read it."""
+        ticket = self._ticket
+        if ticket.from_time_us is not None and self._offset < self._end:
+            (found,) = self._link.offsets_at(
+                self._who, ticket.topic, (ticket.partition,), ticket.from_time_us
+            )
+            self._offset = min(max(self._offset, found), self._end)
+
+    def _check_topic(self, facts: TopicFacts) -> None:
+        if facts.created_us != self._created_us:
+            text = f"topic {facts.name!r} was deleted and made anew"
+            raise BrokerError(Code.UNKNOWN_TOPIC, text)
+
+    def _refresh(self) -> tuple[int, int]:
+        facts = self._link.describe(self._who, self._ticket.topic)
+        self._check_topic(facts)
+        one = partition_facts(facts, self._ticket.partition)
+        return one.earliest, one.latest
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        gathered = _Gathered()
+        ask_at = self._clock_s() + ASK_AGAIN_S
+        while self._offset < self._end:
+            if self._link.stopping:
+                raise BrokerError(Code.SHUTTING_DOWN)
+            if self._clock_s() >= ask_at:
+                self._follower.told(*self._refresh())
+                ask_at = self._clock_s() + ASK_AGAIN_S
+            found = self._follower.read(self._offset, READ_BYTES, self._refresh)
+            for view in found.views:
+                yield from self._add(gathered, view)
+            self._offset = found.next_offset
+        if gathered.views:
+            yield from self._made(gathered.take())
+
+    def _add(self, gathered: _Gathered, view: BatchView) -> Iterator[pa.RecordBatch]:
+        last = min(view.row_at(self._end), view.last_row)
+        if last <= view.first_row:
+            return
+        if last < view.last_row:
+            view = view.rows(view.first_row, last)
+        rows, size = len(view), view.payload_bytes(view.first_row, view.last_row)
+        large = rows >= LARGE_ROWS or size >= LARGE_BYTES
+        full = gathered.rows + rows > JOINED_ROWS or gathered.size + size > JOINED_BYTES
+        if gathered.views and (large or full):
+            yield from self._made(gathered.take())
+        if large:
+            yield from self._made([view])
+            return
+        gathered.views.append(view)
+        gathered.rows += rows
+        gathered.size += size
+
+    def _made(self, views: list[BatchView]) -> Iterator[pa.RecordBatch]:
+        ticket = self._ticket
+        if ticket.from_time_us is None and ticket.to_time_us is None:
+            yield join_views(views, ticket.topic, ticket.partition, self.schema)
+            return
+        wanted = self.schema
+        if "timestamp" not in wanted.names:
+            wanted = wanted.append(SCHEMA.field("timestamp"))
+        batch = join_views(views, ticket.topic, ticket.partition, wanted)
+        batch = _within(batch, ticket.from_time_us, ticket.to_time_us)
+        if batch.num_rows:
+            yield batch.select(self.schema.names)
+
+
+def _within(batch: pa.RecordBatch, from_us: int | None, to_us: int | None) -> pa.RecordBatch:
+    times = batch.column("timestamp")
+    kind = times.type
+    if from_us is not None:
+        keep = pc.greater_equal(times, pa.scalar(from_us, pa.int64()).cast(kind))
+        batch = batch.filter(keep)
+        times = batch.column("timestamp")
+    if to_us is not None:
+        batch = batch.filter(pc.less(times, pa.scalar(to_us, pa.int64()).cast(kind)))
+    return batch
+
+
+def first_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches, with the first one made already: what is wrong at once is told at once."""
+    first = next(batches, None)
+    return iter(()) if first is None else itertools.chain((first,), batches)

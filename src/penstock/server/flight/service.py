@@ -1,0 +1,369 @@
+"""The Flight service itself: what pyarrow calls, who is calling, and which half does the work.
+
+Runs in the Flight process, on threads of gRPC. Reading is in flight_read.py, writing in flight_write.py.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.broker.access.access import Principal
+from penstock.broker.errors import BrokerError, Code
+from penstock.server.flight.broker import BrokerLink
+from penstock.server.flight.errors import refusing, to_flight
+from penstock.server.flight.incoming import plain
+from penstock.server.flight.link import FlightLimits, TopicFacts
+from penstock.server.flight.read import Followers, Read, clamp, first_of, partition_facts
+from penstock.server.flight.streams import FlightTraffic
+from penstock.server.flight.tickets import (
+    AbortBody,
+    BeginBody,
+    CommitBody,
+    CommittedBody,
+    CommitTransactionBody,
+    NoBody,
+    OffsetsBody,
+    OffsetsByTime,
+    Put,
+    Query,
+    Ticket,
+    encode,
+    invalid,
+    parse,
+    schema_of,
+    ticket_of,
+)
+from penstock.server.flight.write import Write
+
+# Longer than any name of a topic.
+MAX_PATTERN_BYTES: Final = 1024
+WHO: Final = "who"
+BEARER: Final = "bearer"
+
+logger = logging.getLogger(__name__)
+
+
+class _Who(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no types
+    """The principal of one call."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__()
+        self.principal = principal
+
+
+class _Login(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
+    """Before every call: whose key is it?"""
+
+    def __init__(self, link: BrokerLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Who:
+        with refusing():
+            return _Who(self._link.login(_key(headers)))
+
+
+def _key(headers: dict[str, list[str]]) -> str | None:
+    given = [value for name, value in headers.items() if name.lower() == "authorization"]
+    if not given or not given[0]:
+        return None
+    scheme, _, key = str(given[0][0]).partition(" ")
+    if scheme.lower() != BEARER or not key.strip():
+        detail = "send the API key as authorization: Bearer <key>"
+        raise BrokerError(Code.NOT_AUTHENTICATED, detail)
+    return key.strip()
+
+
+class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types
+    """Listens from construction on."""
+
+    def __init__(
+        self,
+        location: str,
+        link: BrokerLink,
+        limits: FlightLimits,
+        clock_us: Callable[[], int],
+        **tls: object,
+    ) -> None:
+        # Before the first call can come.
+        self._link = link
+        self._limits = limits
+        self._followers = Followers(clock_us)
+        self._traffic = FlightTraffic(limits.reads, limits.writes, link.tell)
+        super().__init__(location, middleware={WHO: _Login(link)}, **tls)
+
+    def _who(self, context: flight.ServerCallContext) -> Principal:
+        who: Principal = context.get_middleware(WHO).principal
+        return who
+
+    # --- describing ------------------------------------------------------------------------------
+
+    def list_flights(
+        self, context: flight.ServerCallContext, criteria: bytes
+    ) -> Iterator[flight.FlightInfo]:
+        with refusing():
+            if len(criteria) > MAX_PATTERN_BYTES:
+                raise invalid(f"a pattern of {len(criteria)} bytes, {MAX_PATTERN_BYTES} at most")
+            pattern = criteria.decode(errors="replace") or "*"
+            found = self._link.topics(self._who(context))
+            return iter(
+                [
+                    self._info(flight.FlightDescriptor.for_path(facts.name), facts, None)
+                    for facts in found
+                    if fnmatchcase(facts.name, pattern)
+                ]
+            )
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        with refusing():
+            query = _query(descriptor)
+            facts = self._link.describe(self._who(context), query.topic)
+            return self._info(descriptor, facts, query)
+
+    def get_schema(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.SchemaResult:
+        with refusing():
+            query = _query(descriptor)
+            self._link.describe(self._who(context), query.topic)
+            return flight.SchemaResult(schema_of(query.columns, query.headers))
+
+    def _info(
+        self, descriptor: flight.FlightDescriptor, facts: TopicFacts, query: Query | None
+    ) -> flight.FlightInfo:
+        query = query if query is not None else Query(facts.name)
+        endpoints = []
+        records = 0
+        for number, one in enumerate(facts.partitions):
+            start, end = clamp(one, query.start, query.end)
+            records += end - start
+            ticket = encode(ticket_of(query, number, start, end))
+            # Without a location: where this answer came from.
+            endpoints.append(flight.FlightEndpoint(ticket, []))
+        size = sum(one.size_bytes for one in facts.partitions)
+        schema = schema_of(query.columns, query.headers)
+        return flight.FlightInfo(schema, descriptor, endpoints, records, size)
+
+    # --- reading and writing ---------------------------------------------------------------------
+
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.FlightDataStream:
+        with refusing():
+            wanted = parse(ticket.ticket, Ticket, "ticket")
+            read = Read(self._link, self._followers, self._who(context), wanted)
+            batches = first_of(_told(self._counted(read.batches())))
+            return flight.GeneratorStream(read.schema, batches)
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._traffic.reads.opened() as count:
+            for batch in batches:
+                count(batch)
+                yield batch
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        # First of all: what is refused here is not read, and costs no memory.
+        with refusing(), self._traffic.writes.opened() as count:
+            put = _put(descriptor)
+            write = Write(self._link, self._who(context), put, reader.schema)
+
+            def confirm(text: bytes) -> None:
+                writer.write(pa.py_buffer(text))
+
+            for chunk in reader:
+                if chunk.data is not None:
+                    write.take(plain(chunk.data, self._limits.batch_bytes), confirm)
+                    count(chunk.data)
+            write.settle(confirm)
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        with refusing():
+            raise invalid("there is no DoExchange; read with DoGet and write with DoPut")
+
+    # --- actions ---------------------------------------------------------------------------------
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        return [flight.ActionType(name, about) for name, (_, about, _) in ACTIONS.items()]
+
+    def do_action(
+        self, context: flight.ServerCallContext, action: flight.Action
+    ) -> Iterator[flight.Result]:
+        with refusing():
+            known = ACTIONS.get(action.type)
+            if known is None:
+                names = ", ".join(ACTIONS)
+                raise invalid(f"no action {action.type!r}; there are {names}")
+            kind, _, call = known
+            body: Any = parse(action.body.to_pybytes() or b"{}", kind, f"body of {action.type}")
+            return iter([flight.Result(encode(call(self._link, self._who(context), body)))])
+
+
+def _told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Errors in the middle of a stream leave as errors of Flight too."""
+    try:
+        yield from batches
+    except Exception as error:
+        raise to_flight(error) from error
+
+
+def _query(descriptor: flight.FlightDescriptor) -> Query:
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return parse(descriptor.command, Query, "command")
+    return Query(_topic_of(descriptor))
+
+
+def _put(descriptor: flight.FlightDescriptor) -> Put:
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return parse(descriptor.command, Put, "command")
+    return Put(topic=_topic_of(descriptor))
+
+
+def _topic_of(descriptor: flight.FlightDescriptor) -> str:
+    path = descriptor.path or []
+    if len(path) != 1:
+        raise invalid(f"a path is one topic name, not {len(path)} names")
+    name = path[0]
+    try:
+        return name.decode() if isinstance(name, bytes) else str(name)
+    except UnicodeDecodeError:
+        raise invalid(f"path: {name!r} is no UTF-8") from None
+
+
+# --- what the actions do -------------------------------------------------------------------------
+
+
+def _topics(link: BrokerLink, who: Principal, body: NoBody) -> object:
+    return {
+        "topics": [
+            {
+                "name": facts.name,
+                "partitions": len(facts.partitions),
+                "settings": msgspec.to_builtins(facts.settings),
+            }
+            for facts in link.topics(who)
+        ]
+    }
+
+
+def _offsets(link: BrokerLink, who: Principal, body: OffsetsBody) -> object:
+    facts = link.describe(who, body.topic)
+    return {
+        "topic": body.topic,
+        "created_us": facts.created_us,
+        "partitions": [
+            {
+                "partition": number,
+                "earliest": facts.partitions[number].earliest,
+                "latest": facts.partitions[number].latest,
+                "bytes": facts.partitions[number].size_bytes,
+            }
+            for number in _chosen(facts, body.partitions)
+        ],
+    }
+
+
+def _chosen(facts: TopicFacts, named: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The partitions that are named, all without."""
+    if named is None:
+        return tuple(range(len(facts.partitions)))
+    if len(set(named)) < len(named):
+        raise invalid("partitions: name each only once")
+    for number in named:
+        partition_facts(facts, number)
+    return named
+
+
+def _offsets_by_time(link: BrokerLink, who: Principal, body: OffsetsByTime) -> object:
+    numbers = _chosen(link.describe(who, body.topic), body.partitions)
+    found = link.offsets_at(who, body.topic, numbers, body.time_us)
+    return {
+        "topic": body.topic,
+        "partitions": [
+            {"partition": number, "offset": offset}
+            for number, offset in zip(numbers, found, strict=True)
+        ],
+    }
+
+
+def _commit_group(link: BrokerLink, who: Principal, body: CommitBody) -> object:
+    offsets = tuple((one.topic, one.partition, one.offset) for one in body.offsets)
+    link.commit_group(who, body.group, offsets)
+    return {"group": body.group, "committed": len(offsets)}
+
+
+def _committed(link: BrokerLink, who: Principal, body: CommittedBody) -> object:
+    found = link.committed(who, body.group, body.topic)
+    return {
+        "group": body.group,
+        "topic": body.topic,
+        "partitions": [
+            {"partition": number, "offset": offset} for number, offset in enumerate(found)
+        ],
+    }
+
+
+def _begin(link: BrokerLink, who: Principal, body: BeginBody) -> object:
+    return {"name": body.name, "state": link.begin(who, body.name, body.timeout_s * 1_000_000)}
+
+
+def _commit(link: BrokerLink, who: Principal, body: CommitTransactionBody) -> object:
+    counts: tuple[int | None, ...] = (None,) * len(body.tasks)
+    if body.batches is not None:
+        counts = body.batches
+    if len(counts) != len(body.tasks):
+        raise invalid(f"batches: {len(counts)} numbers for {len(body.tasks)} tasks")
+    link.finish(who, body.name, tuple(zip(body.tasks, counts, strict=True)))
+    return {"name": body.name, "state": "committed"}
+
+
+def _abort(link: BrokerLink, who: Principal, body: AbortBody) -> object:
+    link.finish(who, body.name, None)
+    return {"name": body.name, "state": "aborted"}
+
+
+# By name: the kind of the body, the words of list_actions, and the function, which gets just that kind.
+ACTIONS: Final[dict[str, tuple[type, str, Callable[[BrokerLink, Principal, Any], object]]]] = {
+    "topics": (NoBody, "The topics that may be read: {}", _topics),
+    "offsets": (
+        OffsetsBody,
+        'Earliest and latest offsets: {"topic", "partitions"?}',
+        _offsets,
+    ),
+    "offsets_by_time": (
+        OffsetsByTime,
+        'First offsets at a time or later: {"topic", "time_us", "partitions"?}',
+        _offsets_by_time,
+    ),
+    "commit_group": (
+        CommitBody,
+        'Commit offsets of a group: {"group", "offsets": [{"topic", "partition", "offset"}]}',
+        _commit_group,
+    ),
+    "begin": (BeginBody, 'Open a transaction: {"name", "timeout_s"?}', _begin),
+    "commit": (
+        CommitTransactionBody,
+        'Commit a transaction: {"name", "tasks": [..], "batches"?: [..]}',
+        _commit,
+    ),
+    "abort": (AbortBody, 'Give a transaction up: {"name"}', _abort),
+    "committed": (CommittedBody, 'Offsets of a group: {"group", "topic"}', _committed),
+}

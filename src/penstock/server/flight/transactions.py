@@ -1,0 +1,177 @@
+"""Transactions over Flight, on the server's side: begin, stage, commit, abort.
+
+The engine's calls wait for the disk, so they run in threads of their own; access is checked on the event
+loop first. A transaction belongs to the principal that began it: names of others are not seen.
+
+Batches of one task are staged in the order in which they came: while some are written, those that come
+wait, and go along together with one flush. After a lost connection the same batches may come a second time,
+while the first ones are still being written: only those whose numbers follow on one another go together.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.broker.access.access import Principal
+from penstock.broker.broker import Broker
+from penstock.broker.errors import BrokerError, Code
+from penstock.log.batch.format import Batch
+from penstock.log.embedded import EmbeddedEngine
+from penstock.log.errors import TransactionNotOpen
+from penstock.log.transactions.transactions import Target
+from penstock.server.flight.link import (
+    Answer,
+    Begin,
+    Done,
+    Failure,
+    Finish,
+    Stage,
+    Staged,
+    TransactionState,
+)
+
+# Stages of several tasks wait for the disk at the same time.
+THREADS: Final = 4
+# Commits are applied one by one, and a large one takes a while: in the threads above they would keep
+# the stages of others waiting.
+COMMIT_THREADS: Final = 1
+
+Give = Callable[[Answer], None]
+Fail = Callable[[BaseException], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What waits for its turn, and who wants to know."""
+
+    question: Stage
+    batches: list[Target]
+    give: Give
+
+
+class TransactionCalls:
+    """Lives on the event loop."""
+
+    def __init__(self, broker: Broker, engine: EmbeddedEngine, fail: Fail) -> None:
+        self._broker = broker
+        self._engine = engine
+        self._fail = fail
+        self._threads = ThreadPoolExecutor(THREADS, "penstock-transaction")
+        self._committers = ThreadPoolExecutor(COMMIT_THREADS, "penstock-transaction-commit")
+        # By name and task, while one group of it is being written: what came since. Bounded by what
+        # the link lets through unanswered.
+        self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
+
+    def close(self) -> None:
+        """Takes nothing new. What is under way ends with the log: a commit goes on at the next start."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._committers.shutdown(wait=False, cancel_futures=True)
+
+    def begin(self, question: Begin, give: Give) -> None:
+        name = _own(question.who, question.name)
+        transactions = self._engine.transactions
+        timeout_us = question.timeout_us
+
+        def work() -> Answer:
+            return TransactionState(transactions.begin(name, timeout_us))
+
+        self._run(self._threads, question.name, work, give)
+
+    def stage(self, question: Stage, body: bytes, give: Give) -> None:
+        if self._broker.stopping:
+            raise BrokerError(Code.SHUTTING_DOWN)
+        # Here already: what is wrong with one of them is nothing to those that are written with it.
+        batches = self._checked(question, body)
+        key = _own(question.who, question.name), question.task
+        waiting = _Waiting(question, batches, give)
+        if key in self._waiting:
+            self._waiting[key].append(waiting)
+            return
+        self._waiting[key] = []
+        self._stage(key, [waiting])
+
+    def _checked(self, question: Stage, body: bytes) -> list[Target]:
+        now_us = self._broker.clock_us()
+        batches: list[Target] = []
+        start = 0
+        for part in question.parts:
+            self._broker.require(question.who, "write", part.topic)
+            end = start + part.length
+            content = body if part.length == len(body) else body[start:end]
+            batch = Batch(content, part.count, part.flags, now_us, now_us)
+            self._engine.transactions.check(part.topic, part.partition, batch)
+            batches.append((part.topic, part.partition, batch))
+            start = end
+        return batches
+
+    def _stage(self, key: tuple[str, int], group: list[_Waiting]) -> None:
+        name, task = key
+        groups = [one.batches for one in group]
+        first = group[0].question
+        repeated = 0
+
+        def work() -> Answer:
+            nonlocal repeated
+            repeated = self._engine.transactions.stage_groups(name, task, groups, first.sequence)
+            return Done()
+
+        def told(answer: Answer) -> None:
+            waiting = self._waiting.pop(key)
+            if waiting:
+                following = _together(waiting)
+                self._waiting[key] = waiting[len(following) :]
+                self._stage(key, following)
+            for place, one in enumerate(group):
+                one.give(answer if isinstance(answer, Failure) else Staged(place < repeated))
+
+        self._run(self._threads, first.name, work, told)
+
+    def finish(self, question: Finish, give: Give) -> None:
+        name = _own(question.who, question.name)
+        tasks = question.tasks
+
+        def abort() -> Answer:
+            self._engine.transactions.abort(name)
+            return Done()
+
+        def commit() -> Answer:
+            self._engine.transactions.commit(name, dict(tasks or ()))
+            return Done()
+
+        if tasks is None:
+            self._run(self._threads, question.name, abort, give)
+        else:
+            self._run(self._committers, question.name, commit, give)
+
+    def _run(
+        self, threads: ThreadPoolExecutor, name: str, work: Callable[[], Answer], give: Give
+    ) -> None:
+        def run() -> None:
+            try:
+                answer = work()
+            except TransactionNotOpen as error:
+                answer = self._fail(TransactionNotOpen(name, error.state))  # by the peer's own name
+            except Exception as error:  # whatever it is, the one who asks must hear of it
+                answer = self._fail(error)
+            self._engine.post(lambda: give(answer))
+
+        try:
+            threads.submit(run)
+        except RuntimeError:  # closed
+            give(self._fail(BrokerError(Code.SHUTTING_DOWN)))
+
+
+def _together(waiting: list[_Waiting]) -> list[_Waiting]:
+    """The first of them, as many as one call can stage."""
+    sequence = waiting[0].question.sequence
+    for place, one in enumerate(waiting):
+        expected = None if sequence is None else sequence + place
+        if one.question.sequence != expected:
+            return waiting[:place]
+    return waiting
+
+
+def _own(who: Principal, name: str) -> str:
+    """No principal has a line break in its name: two of them never mean the same transaction."""
+    return f"{who.name}\n{name}"

@@ -1,0 +1,1 @@
+"""The HTTP side: probes, metrics, the API."""

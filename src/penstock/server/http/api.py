@@ -1,0 +1,280 @@
+"""The HTTP API under /api/v1: topics, records, groups, keys, as JSON.
+
+Checks every call against the same keys and rules as the wire protocols. Reads are bounded by bytes
+and count. Routing, login and error bodies are in http.py.
+"""
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.broker.access.access import Principal
+from penstock.broker.broker import Broker
+from penstock.broker.errors import BrokerError, Code
+from penstock.log.batch.view import Record
+from penstock.log.engine import Pending, ReadToken, TopicInfo
+from penstock.log.metadata.settings import TopicSettings
+from penstock.log.metadata.store import Change
+from penstock.server.http.api_types import AtTime, GroupReset, KeyRequest, TopicChange, TopicRequest
+
+# Of one answer. A page of a console needs far less; a program asks again from next_offset.
+DEFAULT_READ_BYTES: Final = 1024 * 1024
+MAX_READ_BYTES: Final = 8 * 1024 * 1024
+DEFAULT_RECORDS: Final = 100
+MAX_RECORDS: Final = 10_000
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+class Api:
+    """One method per call; each takes who asks. Raises BrokerError and the errors of the log."""
+
+    def __init__(self, broker: Broker, defaults: TopicSettings) -> None:
+        self.broker = broker
+        self.defaults = defaults
+        self.engine = broker.engine
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    def topics(self, who: Principal) -> Json:
+        allowed = self.broker.access.allowed
+        found = [info for info in self.engine.topics() if allowed(who, "read", info.name)]
+        return {"topics": [self._topic(info) for info in found]}
+
+    def topic(self, who: Principal, name: str) -> Json:
+        self.broker.require(who, "read", name)
+        return self._topic_with_partitions(self._info(name))
+
+    async def create_topic(self, who: Principal, request: TopicRequest) -> Json:
+        partitions = request.partitions
+        if partitions is None:
+            partitions = self.broker.options.default_partitions
+        settings = self.defaults.changed(request.settings)
+        self.broker.create_topic(who, request.name, partitions, settings)
+        creation = self.engine.topic_durable(request.name)
+        if creation is not None:
+            await _done(creation)
+        return self._topic_with_partitions(self._info(request.name))
+
+    async def change_topic(self, who: Principal, name: str, request: TopicChange) -> Json:
+        self.broker.require(who, "admin", name)
+        await _done(self.engine.change_topic(name, request.settings, request.partitions))
+        return self._topic_with_partitions(self._info(name))
+
+    async def delete_topic(self, who: Principal, name: str) -> None:
+        await _done(self.broker.delete_topic(who, name))
+
+    def _info(self, name: str) -> TopicInfo:
+        info = self.engine.topic(name)
+        if info is None:
+            raise BrokerError(Code.UNKNOWN_TOPIC, f"no topic named {name!r}")
+        return info
+
+    def _topic(self, info: TopicInfo) -> Json:
+        details = [self.engine.partition_info(info.name, p) for p in range(info.partitions)]
+        return {
+            "name": info.name,
+            "partitions": info.partitions,
+            "records": sum(one.latest - one.earliest for one in details),
+            "bytes": sum(one.size_bytes for one in details),
+            "settings": msgspec.to_builtins(info.settings),
+        }
+
+    def _topic_with_partitions(self, info: TopicInfo) -> Json:
+        details = [self.engine.partition_info(info.name, p) for p in range(info.partitions)]
+        return {
+            **self._topic(info),
+            "partition_details": [
+                {
+                    "partition": one.partition,
+                    "earliest": one.earliest,
+                    "latest": one.latest,
+                    "bytes": one.size_bytes,
+                    "segments": one.segments,
+                    "stopped": one.stopped,
+                    "damages": list(one.damages),
+                }
+                for one in details
+            ],
+        }
+
+    # --- records ---------------------------------------------------------------------------------
+
+    async def records(self, who: Principal, name: str, query: Mapping[str, str]) -> Json:
+        """Some records from one place on; go on with next_offset until it is end_offset."""
+        self.broker.require(who, "read", name)
+        self._info(name)
+        partition = _number(query, "partition", 0, 2**31 - 1)
+        max_bytes = _number(query, "max_bytes", DEFAULT_READ_BYTES, MAX_READ_BYTES)
+        limit = _number(query, "limit", DEFAULT_RECORDS, MAX_RECORDS)
+        offset = await self._start(name, partition, query)
+        found = await _read(self.broker.read(who, name, partition, offset, max_bytes))
+        records: list[Record] = []
+        next_offset = found.next_offset
+        for view in found.views:
+            left = limit - len(records)
+            rows = range(view.first_row, min(view.last_row, view.first_row + left))
+            records += [view.record(row) for row in rows]
+            if len(rows) < len(view):
+                next_offset = view.offset_of(rows.stop)
+                break
+        return {
+            "records": [_record(partition, record) for record in records],
+            "next_offset": next_offset,
+            "end_offset": found.end_offset,
+        }
+
+    async def _start(self, name: str, partition: int, query: Mapping[str, str]) -> int:
+        earliest, latest = self.engine.offsets(name, partition)
+        given = [key for key in ("offset", "time_us", "from") if key in query]
+        if len(given) > 1:
+            raise _invalid(f"give one of {', '.join(given)}, not several")
+        if "offset" in query:
+            return _number(query, "offset", 0, 2**63 - 1)
+        if "time_us" in query:
+            time_us = _number(query, "time_us", 0, 2**63 - 1)
+            return await _read(self.engine.offset_at_time(name, partition, time_us))
+        start = query.get("from", "earliest")
+        if start not in ("earliest", "latest"):
+            raise _invalid("from: expected earliest or latest")
+        return earliest if start == "earliest" else latest
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def groups(self, who: Principal) -> Json:
+        names = sorted(self.engine.groups())
+        found = [self._group(who, name) for name in names]
+        return {"groups": [group for group in found if group["offsets"]]}
+
+    def group(self, who: Principal, name: str) -> Json:
+        found = self._group(who, name)
+        if not found["offsets"]:
+            raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {name!r}")
+        return found
+
+    def _group(self, who: Principal, name: str) -> Json:
+        """The offsets of topics that `who` may read."""
+        offsets = []
+        for (topic, partition), offset in sorted(self.engine.groups().get(name, {}).items()):
+            info = self.engine.topic(topic)
+            if info is None or not self.broker.access.allowed(who, "read", topic):
+                continue
+            latest = self.engine.offsets(topic, partition)[1]
+            offsets.append(
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "offset": offset,
+                    "latest": latest,
+                    "lag": max(latest - offset, 0),
+                }
+            )
+        return {"name": name, "offsets": offsets}
+
+    async def reset_group(self, who: Principal, name: str, request: GroupReset) -> Json:
+        self.broker.require(who, "admin", request.topic)
+        info = self._info(request.topic)
+        one = request.partition
+        partitions = range(info.partitions) if one is None else (one,)
+        # All targets are found before the first is changed.
+        targets = [
+            (partition, await self._target(request.topic, partition, request.to))
+            for partition in partitions
+        ]
+        changes = [
+            self.engine.commit_offset(name, request.topic, partition, offset)
+            for partition, offset in targets
+        ]
+        for change in changes:
+            await _done(change)
+        return self.group(who, name)
+
+    async def _target(self, topic: str, partition: int, to: str | int | AtTime) -> int:
+        earliest, latest = self.engine.offsets(topic, partition)
+        if isinstance(to, AtTime):
+            return await _read(self.engine.offset_at_time(topic, partition, to.time_us))
+        if isinstance(to, str):
+            if to not in ("earliest", "latest"):
+                raise _invalid('to: expected "earliest", "latest", an offset or {"time_us": ...}')
+            return earliest if to == "earliest" else latest
+        if not earliest <= to <= latest:
+            detail = f"offset {to} is outside {earliest} to {latest} of partition {partition}"
+            raise BrokerError(Code.OFFSET_OUT_OF_RANGE, detail)
+        return to
+
+    # --- keys ------------------------------------------------------------------------------------
+
+    async def keys(self, who: Principal) -> Json:
+        self.broker.require(who, "admin", "")
+        found = await asyncio.to_thread(self.broker.access.list_keys)
+        return {"keys": [msgspec.to_builtins(key) for key in found]}
+
+    async def create_key(self, who: Principal, request: KeyRequest) -> Json:
+        """The only answer that ever holds the key itself."""
+        self.broker.require(who, "admin", "")
+        key = await asyncio.to_thread(
+            self.broker.access.create_key, request.name, request.role, request.topics
+        )
+        return {
+            "name": request.name,
+            "role": request.role,
+            "topics": list(request.topics),
+            "key": key,
+        }
+
+    async def revoke_key(self, who: Principal, name: str) -> None:
+        self.broker.require(who, "admin", "")
+        await asyncio.to_thread(self.broker.access.revoke_key, name)
+
+
+async def _done(change: Pending[object]) -> None:
+    """Waits on the loop. The engine's own callback was there first, so what it notes is noted."""
+    assert isinstance(change, Change), "metadata of this machine"
+    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    change.add_done_callback(lambda _: _settle(settled))
+    await settled
+    if change.error is not None:
+        raise change.error
+
+
+async def _read(token: ReadToken[T]) -> T:
+    if not token.done:
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        token.on_done(lambda _: _settle(settled))
+        await settled
+    return token.result()
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _record(partition: int, record: Record) -> Json:
+    return {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp_us": record.time_us,
+        "key": None if record.key is None else _base64(record.key),
+        "value": _base64(record.value),
+        "headers": [[name.decode("utf-8", "replace"), _base64(v)] for name, v in record.headers],
+    }
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _invalid(detail: str) -> BrokerError:
+    return BrokerError(Code.INVALID_REQUEST, detail)
+
+
+def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
+        raise _invalid(f"{name}: expected a number from 0 to {most}")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Sockets: listeners, TLS, protocol sniffing, connections and their limits."""

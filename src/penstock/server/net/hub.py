@@ -1,0 +1,143 @@
+"""What all connections share: limits, byte budget, the read buffer, counters, and who is there.
+
+One hub per event loop. Knows no protocol: a session is made by the function that belongs to the
+protocol's name. The life of one connection is in connection.py.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.server.net.counters import SocketCounters
+from penstock.sessions.base import Outlet, Session
+
+if TYPE_CHECKING:
+    from penstock.server.net.connection import Connection
+    from penstock.server.net.outgoing import Outgoing
+
+# One read takes at most this much. Measured: larger reads no longer make the split faster.
+READ_BUFFER_BYTES: Final = 256 * 1024
+# Reading starts again when the total is this far below its limit, so that it does not flutter.
+RESUME_SHARE: Final = 0.75
+# One line per address in this time; a scanner must not fill the log.
+PEER_LOG_INTERVAL_S: Final = 60.0
+# Addresses remembered for that. Past it the one that was logged longest ago is forgotten.
+PEER_LOG_ADDRESSES: Final = 1024
+
+logger = logging.getLogger(__name__)
+
+MakeSession = Callable[[Outlet], Session]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """See [limits] of the configuration."""
+
+    connections: int = 10_000
+    connections_per_address: int = 1_000
+    buffered_bytes_per_connection: int = 33 * 1024 * 1024
+    buffered_bytes_total: int = 1024 * 1024 * 1024
+    login_time_s: float = 10.0
+    idle_time_s: float | None = None
+    # How long a peer may take nothing at all while all memory is in use; then it has to go.
+    stall_time_s: float = 10.0
+    # What is still queued, and the peer's own goodbye, may take this long after we close.
+    close_time_s: float = 5.0
+
+
+class PeerLog:
+    """At most one line per address and minute."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._last: dict[str, float] = {}
+
+    def note(self, address: str, peer: str, what: str) -> None:
+        now = self._clock_s()
+        last = self._last.get(address)
+        if last is not None and now - last < PEER_LOG_INTERVAL_S:
+            return
+        self._last.pop(address, None)
+        if len(self._last) >= PEER_LOG_ADDRESSES:
+            del self._last[next(iter(self._last))]
+        self._last[address] = now
+        logger.warning("%s: %s", peer, what)
+
+
+class Hub:
+    """Used from the loop's thread only."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: ConnectionLimits,
+        make_session: Mapping[str, MakeSession],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.loop = loop
+        self.limits = limits
+        self.make_session = make_session
+        self.tls = tls
+        self.counters = SocketCounters()
+        self.peer_log = PeerLog(loop.time)
+        self.connections: set[Connection] = set()
+        # Every read of the loop goes here and is copied out before the next one.
+        self.read_view = memoryview(bytearray(READ_BUFFER_BYTES))
+        self.held_bytes = 0
+        self._addresses: Counter[str] = Counter()
+        self._unflushed: list[Outgoing] = []
+        self._short_of_memory: set[Connection] = set()
+
+    def admit(self, connection: "Connection", address: str) -> str | None:
+        """Takes the connection in, or says which limit is against it."""
+        if len(self.connections) >= self.limits.connections:
+            return "connections"
+        if self._addresses[address] >= self.limits.connections_per_address:
+            return "connections_per_address"
+        self._addresses[address] += 1
+        self.connections.add(connection)
+        return None
+
+    def forget(self, connection: "Connection", address: str) -> None:
+        if connection not in self.connections:
+            return
+        self.connections.remove(connection)
+        self._short_of_memory.discard(connection)
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+
+    def note_failed_login(self) -> None:
+        self.counters.failed_logins += 1
+
+    def flush_later(self, connection: "Outgoing") -> None:
+        """The connection writes once, after everything else of this turn of the loop."""
+        if not self._unflushed:
+            self.loop.call_soon(self._flush)
+        self._unflushed.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._unflushed = self._unflushed, []
+        for connection in connections:
+            connection.flush()
+
+    # --- memory of all connections together ------------------------------------------------------
+
+    def hold(self, change: int) -> None:
+        """A connection holds more or fewer bytes than before."""
+        self.held_bytes += change
+        low = self.limits.buffered_bytes_total * RESUME_SHARE
+        if change < 0 and self._short_of_memory and self.held_bytes <= low:
+            waiting, self._short_of_memory = self._short_of_memory, set()
+            for connection in waiting:
+                connection.memory_is_back()
+
+    def over_budget(self) -> bool:
+        return self.held_bytes > self.limits.buffered_bytes_total
+
+    def wait_for_memory(self, connection: "Connection") -> None:
+        self._short_of_memory.add(connection)

@@ -1,0 +1,97 @@
+"""Produces of one read that follow each other to one partition, appended as one batch.
+
+A client that sends a record with each request would else make a batch of each. Nobody waits for it: what
+was read together is appended before the session waits for more. Each request keeps its own answer.
+"""
+
+from collections.abc import Callable
+
+from penstock.errors import PenstockError
+from penstock.log.partitions.tokens import AppendToken
+from penstock.sessions.rustlog.dialects import Dialect
+from penstock.wire.rustlog import frames as wire
+
+# A batch of this size costs little for each of its bytes already; larger ones only come later.
+MAX_RUN_BYTES = 1024 * 1024
+
+
+class Slot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self) -> None:
+        self.reply: bytes | None = None
+
+
+Append = Callable[[str, int, list[bytes]], AppendToken]
+
+
+class ProduceRun:
+    """Requests with at least one record each, all to one partition, in one dialect. `next_offset` is what
+    the partition had when the run began."""
+
+    __slots__ = ("dialect", "next_offset", "partition", "parts", "size", "topic", "values")
+
+    def __init__(self, dialect: Dialect, topic: str, partition: int, next_offset: int) -> None:
+        self.dialect = dialect
+        self.topic = topic
+        self.partition = partition
+        self.next_offset = next_offset
+        self.values: list[bytes] = []
+        self.parts: list[tuple[wire.Produce, Slot]] = []
+        self.size = 0
+
+    def takes(self, dialect: Dialect, request: wire.Produce, size: int) -> bool:
+        return (
+            self.topic == request.topic
+            and self.partition == request.partition
+            and self.dialect is dialect
+            and bool(request.records)
+            and self.size + size <= MAX_RUN_BYTES
+        )
+
+    def add(self, request: wire.Produce, slot: Slot, size: int) -> None:
+        self.values += request.records
+        self.parts.append((request, slot))
+        self.size += size
+
+    def append(self, append: Append, done: Callable[[int, int], None]) -> None:
+        """Fills the slots; `done(size, failed)` is called when a part of the run is settled."""
+        try:
+            token = append(self.topic, self.partition, self.values)
+        except PenstockError as error:
+            self._append_singly(append, done, error)
+            return
+
+        def written(result: AppendToken) -> None:
+            if result.error is not None:
+                self._refuse(result.error)
+                done(self.size, len(self.parts))
+                return
+            offset = result.base_offset
+            for request, slot in self.parts:
+                count = len(request.records)
+                slot.reply = self.dialect.produced(offset, count)
+                offset += count
+            done(self.size, 0)
+
+        token.on_done(written)
+
+    def _append_singly(
+        self, append: Append, done: Callable[[int, int], None], error: PenstockError
+    ) -> None:
+        """One request may be to blame, for a record that is too large: the others are not."""
+        if len(self.parts) == 1:
+            self._refuse(error)
+            done(self.size, 1)
+            return
+        for number, (request, slot) in enumerate(self.parts):
+            alone = ProduceRun(self.dialect, self.topic, self.partition, self.next_offset)
+            # The sizes of the parts are not kept: the first one answers for all of them.
+            alone.add(request, slot, 0 if number else self.size)
+            alone.append(append, done)
+
+    def _refuse(self, error: BaseException) -> None:
+        for request, slot in self.parts:
+            slot.reply = self.dialect.refusal(request, error)

@@ -1,0 +1,1 @@
+"""BlipMQ: bytes to frames and back."""

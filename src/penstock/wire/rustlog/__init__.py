@@ -1,0 +1,1 @@
+"""RustLog: bytes to requests and replies, in its binary and its JSON dialect."""

@@ -1,0 +1,121 @@
+"""Logins that wait for a slow hash while others come with wrong keys. The rest is in test_access.py."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.echo_server import hang_up, run
+from kit.running_server import running_server
+
+from penstock.broker.access import keys
+from penstock.broker.access.access import ALL_TOPICS, Access, Principal
+from penstock.server.config.schema import KeyConfig
+from penstock.wire.blipmq import frames as wire
+
+SECRET = "correct horse"
+PERSON = Principal("person", "user", ALL_TOPICS)
+# Connections with a wrong key, all at the same time.
+STORM = 40
+
+
+class SlowHashes:
+    """Every hash waits until it is let go; `tried` has the keys in the order of their turns."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        self.begun = threading.Event()
+        self._turns = threading.Semaphore(0)
+
+    def __call__(self, key: str, text: str) -> bool:
+        self.tried.append(key)
+        self.begun.set()
+        assert self._turns.acquire(timeout=30)
+        return key == SECRET
+
+    def let_go(self, number: int) -> None:
+        self._turns.release(number)
+
+
+@pytest.fixture(scope="module")
+def hashed() -> str:
+    return keys.hash_slowly(SECRET)
+
+
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> SlowHashes:
+    hashes = SlowHashes()
+    monkeypatch.setattr(keys, "matches_slow_hash", hashes)
+    return hashes
+
+
+@pytest.fixture
+def access(hashed: str, hashes: SlowHashes) -> Iterator[Access]:
+    key = KeyConfig(name="person", role="user", topics=ALL_TOPICS, hash=hashed)
+    anonymous = Principal("anonymous", "reader")
+    access = Access(None, (key,), development_key=False, anonymous=anonymous)
+    yield access
+    hashes.let_go(STORM + 1)
+    access.close()
+
+
+def test_a_right_key_gets_its_turn_before_the_wrong_ones_that_wait(
+    access: Access, hashes: SlowHashes
+) -> None:
+    answered = threading.Event()
+    answers: list[Principal | None] = []
+
+    def take(principal: Principal | None) -> None:
+        answers.append(principal)
+        answered.set()
+
+    for number in range(STORM):
+        access.login(f"wrong-{number}", lambda _: None)
+    assert hashes.begun.wait(30)
+    access.login(SECRET, take)
+    hashes.let_go(2)
+    assert answered.wait(30)
+    assert answers == [PERSON]
+    assert hashes.tried[:2] == ["wrong-0", SECRET]
+
+
+def test_a_login_that_nobody_waits_for_is_left_out(access: Access, hashes: SlowHashes) -> None:
+    answered = threading.Event()
+    unwanted: list[Principal | None] = []
+    access.login("first", lambda _: None)
+    assert hashes.begun.wait(30)
+    access.login("waits", lambda _: answered.set())
+    for number in range(STORM):
+        access.login(f"gone-{number}", unwanted.append, wanted=lambda: False)
+    hashes.let_go(2)
+    assert answered.wait(30)
+    assert hashes.tried == ["first", "waits"]
+    assert unwanted == []
+
+
+def test_a_storm_of_wrong_keys_does_not_lock_out_a_right_one(tmp_path: Path, hashed: str) -> None:
+    """Over real sockets, with real hashes: far fewer than the storm has are done before the answer."""
+    config = tmp_path / "penstock.toml"
+    config.write_text(f'[[keys]]\nname = "person"\nrole = "user"\nhash = "{hashed}"\n')
+
+    def log_in(writer: asyncio.StreamWriter, key: str) -> None:
+        writer.write(wire.encode_hello(1) + wire.encode_auth(2, key))
+
+    async def body() -> None:
+        async with running_server(tmp_path / "data", config) as running:
+            port = running.port("blipmq")
+            storm = [await asyncio.open_connection("127.0.0.1", port) for _ in range(STORM)]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for number, (_, one) in enumerate(storm):
+                log_in(one, f"wrong-{number}")
+            # Its HELLO is answered: they all wait for their turn.
+            await storm[-1][0].readexactly(len(wire.encode_ack(1, 0)))
+            log_in(writer, SECRET)
+            right = wire.encode_ack(1, 0) + wire.encode_ack(2, 0)
+            assert await reader.readexactly(len(right)) == right
+            assert running.server.hub.counters.failed_logins < STORM
+            for _, one in (*storm, (reader, writer)):
+                await hang_up(one)
+
+    run("uvloop", body)

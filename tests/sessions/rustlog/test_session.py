@@ -1,0 +1,254 @@
+"""RustLog conversations without a socket: order of answers, waiting, limits, both dialects."""
+
+import errno
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from broker.bench import Bench, numbered
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kit.faulty_files import FaultyFiles
+from sessions.kit import WAYS, Peer
+
+from penstock.log.storage.files import RealFiles
+from penstock.sessions.base import SessionLimits
+from penstock.sessions.rustlog.session import RustLogSession
+from penstock.wire.rustlog import binary as rustlog_binary
+from penstock.wire.rustlog import binary_reply as rustlog_binary_reply
+from penstock.wire.rustlog import frames as wire
+from penstock.wire.rustlog import json_encode as rustlog_json_encode
+
+Way = Callable[[bytes], Iterator[bytes]]
+Encode = Callable[[wire.Request], bytes]
+
+json = rustlog_json_encode.encode_request
+binary = rustlog_binary.encode_request
+DIALECTS = pytest.mark.parametrize("encode", [json, binary], ids=["J", "B"])
+FETCH = wire.Fetch("t", 0, 0, 1 << 20, None)
+
+
+def connect(bench: Bench, limits: SessionLimits | None = None, room: int | None = None) -> Peer:
+    return Peer(bench, partial(RustLogSession, bench.broker), limits, room)
+
+
+def frames(data: bytes) -> list[bytes]:
+    found, position, error = wire.split_frames(data, 0, len(data))
+    assert (position, error) == (len(data), None)
+    return [data[frame.start : frame.end] for frame in found]
+
+
+CONVERSATION: list[wire.Request] = [
+    wire.CreateTopic("t", 1),
+    wire.Produce("t", 0, [b"a", b"b"]),
+    wire.Produce("t", 0, [b"c"]),
+    wire.Produce("nowhere", 0, [b"c"]),
+    FETCH,
+    wire.OffsetCommit("t", 0, "g", 2),
+    wire.OffsetFetch("t", 0, "g"),
+    wire.Ping(),
+]
+
+
+def expected_in_json() -> bytes:
+    fetched = rustlog_json_encode.FetchReplyWriter(1 << 20)
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        fetched.add(offset, value)
+    return b"".join(
+        [
+            rustlog_json_encode.encode_create_topic_reply(True),
+            rustlog_json_encode.encode_produce_reply(0, 2),
+            rustlog_json_encode.encode_produce_reply(2, 1),
+            rustlog_json_encode.encode_error("partition not found: topic=nowhere, partition=0"),
+            fetched.finish(3),
+            rustlog_json_encode.encode_offset_commit_reply(True),
+            rustlog_json_encode.encode_offset_fetch_reply(2),
+            rustlog_json_encode.encode_pong(),
+        ]
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("behind", [b"", b"\0\0", json(wire.Ping())[:-1]])
+def test_bytes_may_arrive_in_any_pieces(bench: Bench, way: Way, behind: bytes) -> None:
+    """Requests see the effect of those before them; pieces come while others still wait."""
+    peer = connect(bench)
+    for piece in way(b"".join(map(json, CONVERSATION)) + behind):
+        peer.send(piece)
+    assert peer.answers() == expected_in_json()
+    assert peer.session.held_bytes() == len(behind)
+    assert not peer.outlet.pauses and not peer.session.busy()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_both_dialects_on_one_connection(bench: Bench, way: Way) -> None:
+    peer = connect(bench)
+    mixed = [(json, binary)[number % 2](request) for number, request in enumerate(CONVERSATION)]
+    for piece in way(b"".join(mixed)):
+        peer.send(piece)
+    answers = frames(peer.answers())
+    assert len(answers) == len(CONVERSATION)
+    assert [answer[:1] == b"{" or answer[:1] == b'"' for answer in answers] == [True, False] * 4
+
+
+@DIALECTS
+def test_produces_are_under_way_together_and_a_fetch_waits(bench: Bench, encode: Encode) -> None:
+    bench.engine.create_topic("t")
+    bench.settle()
+    peer = connect(bench)
+    peer.send(encode(wire.Produce("t", 0, [b"a"])) + encode(wire.Produce("t", 0, [b"b"])))
+    assert not peer.outlet.pauses and peer.session.busy()
+    peer.send(encode(FETCH))
+    assert peer.outlet.pauses == {"answer"} and peer.outlet.written == b""
+    answers = frames(peer.answers())
+    assert len(answers) == 3 and bench.values("t") == [b"a", b"b"]
+    assert not peer.outlet.pauses and not peer.session.busy()
+
+
+@DIALECTS
+def test_a_request_that_cannot_be_read_is_answered_in_its_turn(
+    bench: Bench, encode: Encode
+) -> None:
+    bench.engine.create_topic("t")
+    peer = connect(bench)
+    good = encode(wire.Produce("t", 0, [b"a"]))
+    bad = wire.framed(encode(FETCH)[4:-1])
+    peer.send(good + bad + good)
+    answers = frames(peer.answers())
+    assert len(answers) == 3
+    assert bench.values("t") == [b"a", b"a"]
+    assert answers[0] != answers[1] and len(answers[0]) == len(answers[2])
+
+
+@DIALECTS
+def test_a_write_that_fails(tmp_path: Path, encode: Encode) -> None:
+    files = FaultyFiles(RealFiles())
+    bench = Bench(str(tmp_path / "data"), files=files)
+    bench.engine.create_topic("t")
+    bench.settle()
+    peer = connect(bench)
+    produce = encode(wire.Produce("t", 0, [b"a"]))
+    peer.ask(produce)
+    files.fail("write", errno.ENOSPC, suffix=".log")
+    assert b"No space left" in peer.ask(produce)
+    assert len(frames(peer.ask(produce + encode(wire.Ping())))) == 2
+    assert bench.values("t") == [b"a", b"a"]
+    bench.close()
+
+
+def test_reading_stops_while_too_much_is_not_durable(bench: Bench) -> None:
+    bench.engine.create_topic("t")
+    bench.settle()
+    peer = connect(bench, SessionLimits(pending_bytes=1_000))
+    produce = json(wire.Produce("t", 0, [bytes(150)]))
+    peer.send(produce)
+    assert "pending" not in peer.outlet.pauses
+    peer.send(produce * 3)
+    assert "pending" in peer.outlet.pauses
+    assert len(frames(peer.answers())) == 4
+    assert not peer.outlet.pauses
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 26])
+@DIALECTS
+def test_a_peer_that_does_not_read_is_not_read_from(
+    tmp_path: Path, encode: Encode, cache_bytes: int
+) -> None:
+    """Bytes that come all the same stay in order, and no answer is lost at the end."""
+    bench = Bench(str(tmp_path / "data"), cache_bytes=cache_bytes)
+    bench.engine.create_topic("t")
+    bench.publish("t", bytes(50_000))
+    peer = connect(bench, room=60_000)
+    fetch, count = encode(FETCH), 40
+    for number in range(count):
+        # Never at the border of a frame.
+        peer.send(fetch[7:] + fetch[:7] if number else fetch + fetch[:7])
+        bench.run_posted()
+    assert peer.outlet.most_unread < 500_000 and "answer" in peer.outlet.ever_paused
+    peer.send(fetch[7:])
+    peer.session.end_of_input()
+    for _ in range(3 * count):
+        bench.wait_for(lambda: peer.outlet.congested or not peer.session.busy())
+        if not peer.outlet.read_all():
+            break
+        peer.session.writable()
+    answers = frames(bytes(peer.outlet.written))
+    assert len(answers) == count + 1 and len(set(answers)) == 1
+    assert peer.outlet.is_closed
+    bench.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_half_closed_peer_gets_its_answers_first(bench: Bench, way: Way) -> None:
+    peer = connect(bench)
+    for piece in way(b"".join(map(json, CONVERSATION)) + b"\0\0"):
+        peer.send(piece)
+    peer.session.end_of_input()
+    assert not peer.outlet.is_closed
+    assert peer.answers() == expected_in_json()
+    assert peer.outlet.is_closed
+
+
+@DIALECTS
+def test_a_broken_frame_is_answered_last(bench: Bench, encode: Encode) -> None:
+    bench.engine.create_topic("t")
+    bench.settle()
+    peer = connect(bench)
+    peer.send(encode(wire.Produce("t", 0, [b"a"])) + b"\xff\xff\xff\xff")
+    assert not peer.outlet.is_closed
+    peer.send(bytes(1_000))
+    answers = frames(peer.answers())
+    assert len(answers) == 2
+    assert b"max frame size exceeded" in answers[1] or b"frame too large" in answers[1]
+    assert peer.outlet.is_closed
+    assert peer.session.held_bytes() <= 100
+
+
+def test_a_large_request_in_many_reads(bench: Bench) -> None:
+    bench.engine.create_topic("t")
+    bench.settle()
+    peer = connect(bench)
+    request = binary(wire.Produce("t", 0, [bytes(9_000_000)]))
+    for start in range(0, len(request), 256 * 1024):
+        peer.send(request[start : start + 256 * 1024])
+    assert peer.answers() == rustlog_binary_reply.encode_produce_reply(0, 1)
+    assert peer.session.held_bytes() == 0
+
+
+def test_a_connection_that_is_gone(bench: Bench) -> None:
+    bench.engine.create_topic("t")
+    peer = connect(bench, SessionLimits(pending_bytes=1))
+    peer.send(json(wire.Produce("t", 0, [b"kept"])) + json(FETCH))
+    peer.session.closed()
+    assert not peer.session.busy()
+    assert peer.answers() == b"" and bench.values("t") == [b"kept"]
+
+
+def test_while_draining_nothing_durable_begins(bench: Bench) -> None:
+    bench.publish("t", *numbered(range(3)))
+    peer = connect(bench)
+    bench.broker.stopping = True
+    peer.session.drain()
+    found = frames(peer.ask(json(wire.Produce("t", 0, [b"x"])) + json(FETCH)))
+    assert b"shutting down" in found[0] and b"next_offset" in found[1]
+
+
+REQUESTS = st.sampled_from([f for r in CONVERSATION for f in (json(r), binary(r))])
+# Lengths that are there, behind them anything.
+FRAMED = st.binary(min_size=1, max_size=40).map(wire.framed)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@given(pieces=st.lists(st.one_of(REQUESTS, FRAMED, st.binary(max_size=20)), max_size=20))
+def test_no_bytes_raise_hang_or_pile_up(bench: Bench, pieces: list[bytes]) -> None:
+    peer = connect(bench)
+    for piece in pieces:
+        peer.send(piece)
+        bench.run_posted()
+        assert peer.session.held_bytes() <= wire.MAX_FRAME_BYTES + 4
+    peer.session.end_of_input()
+    peer.wait_idle()
+    frames(peer.answers())
+    assert peer.outlet.is_closed and not peer.session.busy()
+    peer.session.closed()
