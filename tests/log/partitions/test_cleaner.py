@@ -122,6 +122,26 @@ def test_a_deletion_mark_stays_while_an_older_record_may(monkeypatch: pytest.Mon
     assert left[-1:] == [b""], "the key is still deleted"
 
 
+def test_a_full_table_still_follows_the_keys_that_are_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the old record counts as the newest, its mark goes, and the key is back."""
+    monkeypatch.setattr(cleaner, "MAX_KEYS", 2)
+    rows = [Row(b"old", 1, b"k"), Row(b"x", 1, b"n1"), Row(b"", 2, b"k"), Row(b"x", 3, b"n2")]
+    partition = filled(compacted(), [rows])
+    compact(partition, DAY_US)
+    assert [row.value for _, row in read_all(partition) if row.key == b"k"] in ([], [b""])
+
+
+def test_a_deletion_mark_stays_while_an_older_segment_waits_for_its_seal() -> None:
+    """A segment that is not sealed is not rewritten: its record would come back without the mark."""
+    rows = [Row(b"old", 1, b"k"), Row(b"", 2, b"k"), Row(b"x", 3, b"n")]
+    partition = filled(compacted(), [rows[:1], rows[1:]])
+    partition.segments[0].sealed = False
+    compact(partition, DAY_US)
+    assert [row.value for _, row in read_all(partition) if row.key == b"k"] == [b"old", b""]
+
+
 def test_the_newest_record_of_each_key_stays() -> None:
     rows = [
         Row(b"1", 1, b"a"),

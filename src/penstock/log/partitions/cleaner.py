@@ -313,8 +313,7 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
             _note_damage(segment, error)
             raise
     oldest_mark_us = now_us - partition.settings.tombstone_ms * 1000
-    if any(segment.damages for segment in partition.segments):
-        # A damaged segment stays as it is: without the mark, what it still holds would come back.
+    if _leaves_some_out(partition, sealed):
         oldest_mark_us = NO_TIME
 
     def keep(view: BatchView, row: int) -> bool:
@@ -344,9 +343,22 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
 def _note_latest(latest: dict[bytes, int], rows: Iterator[tuple[BatchView, int]]) -> None:
     for view, row in rows:
         key = view.key(row)
-        if key is not None and len(latest) < MAX_KEYS:
-            digest = _digest(key)
-            latest[digest] = max(latest.get(digest, -1), view.offset_of(row))
+        if key is None:
+            continue
+        digest = _digest(key)
+        known = latest.get(digest)
+        # A full table takes no new keys, but those in it must know of every record: taken for the
+        # newest, an older one would come back when the mark behind it goes.
+        if known is not None or len(latest) < MAX_KEYS:
+            latest[digest] = max(known if known is not None else -1, view.offset_of(row))
+
+
+def _leaves_some_out(partition: Partition, sealed: list[tuple[Segment, int]]) -> bool:
+    """True if a segment between these stays as it is (damaged, or not sealed yet): without the deletion
+    mark behind it, what it still holds would come back."""
+    last = sealed[-1][0]
+    older = itertools.takewhile(lambda segment: segment is not last, partition.segments)
+    return bool({id(segment) for segment in older} - {id(segment) for segment, _ in sealed})
 
 
 def _digest(key: bytes) -> bytes:
