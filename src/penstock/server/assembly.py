@@ -16,7 +16,7 @@ from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.metadata.settings import TopicSettings
 from penstock.server.config.checks import development_key_allowed
 from penstock.server.config.errors import ConfigConflict
-from penstock.server.config.schema import Config
+from penstock.server.config.schema import MILLISECOND_US, Config
 from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
@@ -26,7 +26,6 @@ from penstock.sessions.blipmq.session import BlipMQSession
 from penstock.sessions.rustlog.session import RustLogSession
 
 SECOND_US = 1_000_000
-MILLISECOND_US = 1_000
 
 
 def topic_defaults(config: Config) -> TopicSettings:

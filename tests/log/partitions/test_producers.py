@@ -1,6 +1,9 @@
 """Idempotent producers: next, repeat, gap, fence, wrap-round, forgetting, snapshots."""
 
+import struct
+
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +11,7 @@ from penstock.log.errors import FencedProducer, SequenceGap
 from penstock.log.partitions import producers
 from penstock.log.partitions.producers import (
     MAX_PRODUCERS,
-    REMEMBERED_BATCHES,
+    REMEMBERED_RUNS,
     TRANSACTION_BIT,
     ProducerTable,
     Repeat,
@@ -47,9 +50,33 @@ def test_repeats_tell_their_offset() -> None:
 
 
 def test_a_repeat_beyond_the_remembered_ones_is_still_a_repeat() -> None:
-    table = table_with(*range(REMEMBERED_BATCHES + 2))
+    table = ProducerTable()
+    for sequence in range(REMEMBERED_RUNS + 2):
+        table.stored(1, 3, sequence, 11 * sequence, 10)  # others write in between
     assert table.check(1, 3, 1) == Repeat(-1)
-    assert table.check(1, 3, 2) == Repeat(20)
+    assert table.check(1, 3, 2) == Repeat(22)
+
+
+def test_equal_batches_one_behind_the_other_are_all_remembered() -> None:
+    table = table_with(*range(10_000))
+    assert [table.check(1, 3, s) for s in (0, 1, 9_999)] == [Repeat(0), Repeat(10), Repeat(99_990)]
+    assert len(table.encode()) < 100
+
+
+@pytest.mark.parametrize(("count", "base_offset"), [(9, 30), (10, 31)])
+def test_another_size_or_place_begins_a_new_run(count: int, base_offset: int) -> None:
+    table = table_with(5, 6, 7)
+    table.stored(1, 3, 8, base_offset, count)
+    table.stored(1, 3, 9, base_offset + count, count)
+    found = [table.check(1, 3, s) for s in (7, 8, 9)]
+    assert found == [Repeat(20), Repeat(base_offset), Repeat(base_offset + count)]
+
+
+def test_a_snapshot_of_single_batches_is_still_read() -> None:
+    body = struct.pack("<QIII", 1, 3, 6, 2) + struct.pack("<IIqIIq", 5, 10, 100, 6, 4, 110)
+    table = ProducerTable.decode(b"PSPR" + struct.pack("<I", crc32c(body)) + body)
+    assert [table.check(1, 3, s) for s in (5, 6, 7)] == [Repeat(100), Repeat(110), None]
+    assert ProducerTable.decode(table.encode()).check(1, 3, 6) == Repeat(110)
 
 
 def test_repeats_across_the_wrap_round() -> None:

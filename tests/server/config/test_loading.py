@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.server.assembly import topic_defaults
 from penstock.server.config.errors import BadValue, ConfigError, ConfigFileError, UnknownKey
 from penstock.server.config.kinds import TopicRequest
 from penstock.server.config.loading import KNOWN_KEYS, MAX_FILE_BYTES, LoadedConfig, load_config
@@ -152,7 +153,7 @@ def test_values_from_text(key: str, text: str, expected: object) -> None:
         ("limits.connections", "9" * 5000, "a whole number"),
         ("limits.idle_time", "0", 'at least 1 ms, or "off"'),
         ("log.flush_threads", "65", "from 1 to 64"),
-        ("log.record_bytes", "2 GiB", "at most 1 GiB"),
+        ("log.record_bytes", "128 MiB", "at most 64 MiB"),
         ("log.transaction_memory", "59 min", 'at least 1 h, or "off"'),
         ("limits.flight_writes", "0", "a whole number from 1 up"),
         ("limits.flight_batch_bytes", "1 kB", "at least 1 MiB"),
@@ -181,6 +182,31 @@ def test_wrong_values_name_key_value_source_and_what_is_expected(
         assert "expected " in text
         assert expected in text
         text.encode()  # can be printed
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("log.record_bytes", ("1 KiB", "16 MiB", "64 MiB", "65 MiB", "128 MiB", "1 GiB")),
+        ("log.segment_bytes", ("1 B", "4 KiB", "1 TiB", "4096 TiB", "4097 TiB", str(2**63 - 1))),
+        ("topic_defaults.flush_interval", ("1 ms", "1 h", "61 min", "9000 d", str(2**62))),
+        ("topic_defaults.retention_age", ("1 s", "9000 d", "52124995 d", "106751991 d")),
+        ("topic_defaults.retention_bytes", ("1 B", "4096 TiB", "4097 TiB", str(2**63 - 1))),
+    ],
+)
+def test_whatever_the_configuration_accepts_the_log_accepts(
+    key: str, values: tuple[str, ...]
+) -> None:
+    accepted = 0
+    for value in values:
+        try:
+            config = load_config(None, {}, {"limits.buffered_bytes_per_connection": "900 MiB",
+                                            key: value}).config  # fmt: skip
+        except BadValue:
+            continue
+        topic_defaults(config).check()
+        accepted += 1
+    assert 2 <= accepted < len(values), "both sides of the limit were tried"
 
 
 @pytest.mark.parametrize(

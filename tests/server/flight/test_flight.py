@@ -189,6 +189,22 @@ def test_idempotent_writes(client: FlightClient, topic: str) -> None:
     assert column(client, topic) == [b"a", b"b", b"c", b"d"]
 
 
+def test_repeats_tell_their_offsets_from_the_first_batch_on(
+    client: FlightClient, topic: str
+) -> None:
+    tables = [table(b"%d" % number) for number in range(20)]
+    firsts = [
+        client.write(topic, one, producer=Producer(7, 0, number), create=True)
+        for number, one in enumerate(tables)
+    ]
+    again = [
+        client.write(topic, one, producer=Producer(7, 0, number))[0]
+        for number, one in enumerate(tables)
+    ]
+    assert [one.base_offset for one in again] == [first[0].base_offset for first in firsts]
+    assert all(one.repeated for one in again)
+
+
 def test_nothing_to_write(client: FlightClient, topic: str) -> None:
     assert client.write(topic, table(), create=True) == []
     assert column(client, topic) == []

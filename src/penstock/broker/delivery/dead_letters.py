@@ -16,8 +16,9 @@ from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.topic_log import TopicLog
 from penstock.errors import PenstockError
 from penstock.log.batch.builder import BatchBuilder
-from penstock.log.batch.format import MAX_BATCH_BYTES, Batch, BatchError
+from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.view import BatchView, Headers
+from penstock.log.metadata.settings import MAX_RECORD_BYTES
 from penstock.log.partitions.tokens import AppendToken
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class DeadLetters:
         if broker.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
         defaults = broker.options.default_settings
-        largest = min(source.settings.record_bytes + HEADER_ROOM_BYTES, MAX_BATCH_BYTES)
+        largest = min(source.settings.record_bytes + HEADER_ROOM_BYTES, MAX_RECORD_BYTES)
         settings = defaults.changed({"record_bytes": max(defaults.record_bytes, largest)})
         broker.engine.create_topic(name, broker.options.default_partitions, settings)
 

@@ -37,11 +37,12 @@ Streams = tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One batch that is durable. `repeated`: it was there already; the offset may then be -1."""
+    """One batch that is durable. `repeated`: it was there already. `base_offset` is None when there is no
+    offset yet (staged in a transaction), or when the server no longer knows that of a repeated batch."""
 
     topic: str
     partition: int
-    base_offset: int
+    base_offset: int | None
     count: int
     sequence: int | None = None
     repeated: bool = False
@@ -176,8 +177,7 @@ class Put:
     def _listen(self, read: Callable[[], Any]) -> None:
         try:
             while (answer := read()) is not None:
-                # What is only staged has no offset yet.
-                self._confirm(Written(**{"base_offset": -1, **json.loads(answer.to_pybytes())}))
+                self._confirm(Written(**{"base_offset": None, **json.loads(answer.to_pybytes())}))
         except pa.ArrowException:
             return  # `close` tells it
         except Exception as error:  # an answer that nobody understands

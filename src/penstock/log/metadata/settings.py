@@ -15,6 +15,8 @@ DEFAULT_SEGMENT_BYTES = 256 * 1024 * 1024
 MIN_SEGMENT_BYTES = 4096
 # The largest message of the protocols that have a limit of their own (BlipMQ: 16 MiB frames).
 DEFAULT_RECORD_BYTES = 16 * 1024 * 1024
+# A record is never cut, so it must fit a batch.
+MAX_RECORD_BYTES = MAX_BATCH_BYTES
 # How much a crash of the machine may lose with durability "interval", by default.
 DEFAULT_FLUSH_INTERVAL_MS = 250
 # A longer wait between two flushes is durability "none" in disguise.
@@ -45,7 +47,7 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _one_of("compression", self.compression, COMPRESSIONS)
         _one_of("cleanup", self.cleanup, CLEANUPS)
         _within("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES, MAX_NUMBER)
-        _within("record_bytes", self.record_bytes, 1, MAX_BATCH_BYTES)
+        _within("record_bytes", self.record_bytes, 1, MAX_RECORD_BYTES)
         _within("flush_interval_ms", self.flush_interval_ms, 1, MAX_FLUSH_INTERVAL_MS)
         for name in ("retention_ms", "retention_bytes", "tombstone_ms"):
             _within(name, getattr(self, name), 0, MAX_NUMBER)

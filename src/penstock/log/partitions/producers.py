@@ -1,11 +1,14 @@
 """Idempotent producers of one partition: which batch of whom was stored last, and where.
 
 A producer numbers its batches 0, 1, 2, ... within an epoch. A repeat is recognised however late it
-comes, because numbers are stored without gaps; the offset of a repeat is known for the last few.
-State is rebuilt from the batches of the log and from the snapshot written at each seal.
+comes, because numbers are stored without gaps. Its offset is known for the last runs: batches of the same
+size that lie one behind the other are one run, so a producer that is alone in its partition and sends
+equal batches is remembered from its first one on. State is rebuilt from the batches of the log and from
+the snapshot written at each seal.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
@@ -13,10 +16,11 @@ from crc32c import crc32c
 
 from penstock.log.errors import FencedProducer, SequenceGap
 
-# A client with requests in flight repeats at most its last few; more costs memory for nothing.
-REMEMBERED_BATCHES = 5
-# Producers kept per partition, least recently seen go first: about 100 bytes each, 1 MiB in all. One
-# that comes back after being forgotten must begin a new epoch.
+# Each run holds a batch at least, and clients keep no more than 16 that are not confirmed: what they repeat
+# after a lost connection is remembered, twice over.
+REMEMBERED_RUNS = 32
+# Producers kept per partition, least recently seen go first: 250 to 900 bytes each, 9 MiB at the most.
+# One that comes back after being forgotten must begin a new epoch.
 MAX_PRODUCERS = 10_000
 # Set in the ids under which transactions write: no client is given such a one. They are counted for
 # themselves: one that waits for space must not be forgotten for others, or it would be stored twice.
@@ -24,11 +28,16 @@ TRANSACTION_BIT = 1 << 63
 _SEQUENCES = 1 << 32
 
 # The snapshot, little-endian: 4s magic, u32 crc32c of the rest, then per producer
-#   u64 id, u32 epoch, u32 last sequence, u32 remembered, then that many (u32 sequence, u32 count, i64 base)
+#   u64 id, u32 epoch, u32 last sequence, u32 runs, then that many runs:
+#   u32 first sequence, u32 batches, u32 records of each batch, i64 base offset of the first batch
+# Snapshots of before have the other magic, and single batches in the place of runs:
+#   u32 sequence, u32 records, i64 base offset
 _PREFIX = Struct("<4sI")
 _PRODUCER = Struct("<QIII")
+_RUN = Struct("<IIIq")
+_MAGIC = b"PSP2"
 _BATCH = Struct("<IIq")
-_MAGIC = b"PSPR"
+_MAGIC_OF_BATCHES = b"PSPR"
 
 
 class SnapshotDamaged(Exception):
@@ -36,17 +45,35 @@ class SnapshotDamaged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBatch:
-    sequence: int
-    count: int
-    base_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Producer:
+    """`runs` are packed as in the snapshot: as objects they would take ten times the memory."""
+
     epoch: int
     last_sequence: int
-    recent: tuple[StoredBatch, ...]
+    runs: bytes
+
+    def offset_of(self, sequence: int) -> int:
+        """Where the batch of this number begins; -1 when that is not remembered."""
+        for first, batches, count, base_offset in _runs(self.runs):
+            place = (sequence - first) % _SEQUENCES
+            if place < batches:
+                return base_offset + place * count
+        return -1
+
+
+def _runs(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
+    return _RUN.iter_unpack(packed)
+
+
+def _with_batch(runs: bytes, sequence: int, count: int, base_offset: int) -> bytes:
+    """The runs with one batch more at their end, in the last run where it fits."""
+    if runs:
+        first, batches, records, base = _RUN.unpack(runs[-_RUN.size :])
+        follows = (first + batches) % _SEQUENCES == sequence
+        if follows and records == count and base + batches * count == base_offset:
+            return runs[: -_RUN.size] + _RUN.pack(first, batches + 1, count, base)
+    runs += _RUN.pack(sequence, 1, count, base_offset)
+    return runs[-REMEMBERED_RUNS * _RUN.size :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +123,9 @@ class ProducerTable:
         expected = (known.last_sequence + 1) % _SEQUENCES
         if sequence == expected:
             return None
-        for batch in known.recent:
-            if batch.sequence == sequence:
-                return Repeat(batch.base_offset)
+        base_offset = known.offset_of(sequence)
+        if base_offset >= 0:
+            return Repeat(base_offset)
         # Numbers wrap round: what is less than half the circle behind was stored, else it is ahead.
         if (expected - sequence) % _SEQUENCES < _SEQUENCES // 2:
             return Repeat(-1)
@@ -111,15 +138,16 @@ class ProducerTable:
 
         A batch that is noted already (recovery may walk what a snapshot holds) changes nothing.
         """
-        batch = StoredBatch(sequence, count, base_offset)
         kind = self._kind(producer_id)
         known = kind.pop(producer_id, None)
-        recent = known.recent if known is not None and known.epoch == epoch else ()
-        if known is not None and batch in recent:
-            kind[producer_id] = known
-            return known
-        recent = (*recent, batch)[-REMEMBERED_BATCHES:]
-        kind[producer_id] = Producer(epoch, sequence, recent)
+        runs = b""
+        if known is not None and known.epoch == epoch:
+            if known.offset_of(sequence) == base_offset:
+                kind[producer_id] = known
+                return known
+            runs = known.runs
+        runs = _with_batch(runs, sequence, count, base_offset)
+        kind[producer_id] = Producer(epoch, sequence, runs)
         if len(kind) > MAX_PRODUCERS:
             kind.popitem(last=False)
         return known
@@ -136,10 +164,13 @@ class ProducerTable:
         for producer_id, producer in (*self._clients.items(), *self._transactions.items()):
             parts.append(
                 _PRODUCER.pack(
-                    producer_id, producer.epoch, producer.last_sequence, len(producer.recent)
+                    producer_id,
+                    producer.epoch,
+                    producer.last_sequence,
+                    len(producer.runs) // _RUN.size,
                 )
             )
-            parts.extend(_BATCH.pack(b.sequence, b.count, b.base_offset) for b in producer.recent)
+            parts.append(producer.runs)
         body = b"".join(parts)
         return _PREFIX.pack(_MAGIC, crc32c(body)) + body
 
@@ -149,16 +180,20 @@ class ProducerTable:
         if len(data) < _PREFIX.size:
             raise SnapshotDamaged("too short")
         magic, checksum = _PREFIX.unpack_from(data)
-        if magic != _MAGIC or crc32c(data[_PREFIX.size :]) != checksum:
+        if magic not in (_MAGIC, _MAGIC_OF_BATCHES) or crc32c(data[_PREFIX.size :]) != checksum:
             raise SnapshotDamaged("checksum does not match")
         table = cls()
         position = _PREFIX.size
         while position < len(data):
             producer_id, epoch, last, remembered = _PRODUCER.unpack_from(data, position)
             position += _PRODUCER.size
-            recent = []
-            for _ in range(remembered):
-                recent.append(StoredBatch(*_BATCH.unpack_from(data, position)))
-                position += _BATCH.size
-            table._kind(producer_id)[producer_id] = Producer(epoch, last, tuple(recent))
+            size = remembered * (_RUN.size if magic == _MAGIC else _BATCH.size)
+            runs = data[position : position + size]
+            position += size
+            if magic == _MAGIC_OF_BATCHES:
+                runs = b"".join(
+                    _RUN.pack(sequence, 1, count, base)
+                    for sequence, count, base in _BATCH.iter_unpack(runs)
+                )
+            table._kind(producer_id)[producer_id] = Producer(epoch, last, runs)
         return table

@@ -124,19 +124,26 @@ def size(default: str, meaning: str, *, least: str = "1 B", most: str | None = N
     )
 
 
-def size_or_off(default: str, meaning: str, *, least: str = "1 B") -> int | None:
-    return _declare_or_off(_ranged(parse_bytes, least, None), format_bytes, default, meaning)
+def size_or_off(
+    default: str, meaning: str, *, least: str = "1 B", most: str | None = None
+) -> int | None:
+    return _declare_or_off(_ranged(parse_bytes, least, most), format_bytes, default, meaning)
 
 
-def time(default: str, meaning: str, *, least: str = "1 ms") -> int:
-    parse = _ranged(parse_time_us, least, None)
+def time(default: str, meaning: str, *, least: str = "1 ms", most: str | None = None) -> int:
+    parse = _ranged(parse_time_us, least, most)
     return _declare(parse, lambda value: quote(format_time_us(value)), default, meaning)
 
 
 def time_or_off(
-    default: str, meaning: str, *, least: str = "1 ms", zero_is_off: bool = False
+    default: str,
+    meaning: str,
+    *,
+    least: str = "1 ms",
+    most: str | None = None,
+    zero_is_off: bool = False,
 ) -> int | None:
-    parse_time = _ranged(parse_time_us, least, None)
+    parse_time = _ranged(parse_time_us, least, most)
 
     def parse(value: object) -> int | None:
         if zero_is_off and _is_zero_time(value):

@@ -8,6 +8,7 @@ in config.py, rules between keys are in config_checks.py.
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from penstock.log.metadata import settings as topic
 from penstock.server.config.kinds import (
     TopicRequest,
     choice,
@@ -23,14 +24,17 @@ from penstock.server.config.kinds import (
     time_or_off,
     topics,
 )
+from penstock.server.config.units import format_bytes, format_time_us
 from penstock.server.net.address import Address
 
 DEFAULT_DATA_DIRECTORY: Final = "./penstock-data"
 
 # Proved to work in one broker, with all topics together; one topic alone cannot sensibly have more.
 MAX_PARTITIONS: Final = 10_000
-# A batch of one record must keep its offsets within 31 bits, with room for key and headers.
-MAX_RECORD_BYTES: Final = "1 GiB"
+# Flight takes a record batch in as a whole, almost twice.
+MAX_FLIGHT_BATCH_BYTES: Final = "1 GiB"
+# Topics keep their times in milliseconds.
+MILLISECOND_US: Final = 1000
 # More threads than this only wait for the same disk.
 MAX_FLUSH_THREADS: Final = 64
 
@@ -103,16 +107,20 @@ class LimitsConfig:
     flight_writes: int = count(128, "Flight streams that are written at the same time.")
     flight_batch_bytes: int = size(
         "256 MiB", "Largest record batch of a Flight stream that is written.",
-        least="1 MiB", most=MAX_RECORD_BYTES,
+        least="1 MiB", most=MAX_FLIGHT_BATCH_BYTES,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    segment_bytes: int = size("256 MiB", "A segment file is sealed at this size.", least="4 KiB")
+    segment_bytes: int = size(
+        format_bytes(topic.DEFAULT_SEGMENT_BYTES), "A segment file is sealed at this size.",
+        least=format_bytes(topic.MIN_SEGMENT_BYTES), most=format_bytes(topic.MAX_NUMBER),
+    )  # fmt: skip
     record_bytes: int = size(
-        "16 MiB", "Largest record: key, value and headers.", least="1 KiB", most=MAX_RECORD_BYTES
-    )
+        format_bytes(topic.DEFAULT_RECORD_BYTES), "Largest record: key, value and headers.",
+        least="1 KiB", most=format_bytes(topic.MAX_RECORD_BYTES),
+    )  # fmt: skip
     cache_bytes: int = size(
         "64 MiB", "Memory for recent batches, which serve readers at the tail.", least="0 B"
     )
@@ -136,13 +144,20 @@ class TopicDefaultsConfig:
         meaning="Acknowledge after the flush, flush at an interval, or leave it to the system.",
     )  # fmt: skip
     flush_interval_us: int = time(
-        "250 ms", "With durability interval: what a power cut can lose at most."
+        format_time_us(topic.DEFAULT_FLUSH_INTERVAL_MS * MILLISECOND_US),
+        "With durability interval: what a power cut can lose at most.",
+        most=format_time_us(topic.MAX_FLUSH_INTERVAL_MS * MILLISECOND_US),
     )
     retention_age_us: int | None = time_or_off(
-        "7 d", "Records older than this are removed.", least="1 s"
+        format_time_us(topic.DEFAULT_RETENTION_MS * MILLISECOND_US),
+        "Records older than this are removed.",
+        least="1 s",
+        most=format_time_us(topic.MAX_NUMBER * MILLISECOND_US),
     )
     retention_bytes: int | None = size_or_off(
-        "off", "A partition larger than this loses its oldest segments."
+        "off",
+        "A partition larger than this loses its oldest segments.",
+        most=format_bytes(topic.MAX_NUMBER),
     )
     compression: Literal["none", "zstd"] = choice(
         "none", "zstd", default="none", meaning="Compression of batches on disk."

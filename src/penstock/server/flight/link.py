@@ -162,7 +162,7 @@ class Offsets(Message, frozen=True):
 
 
 class Appended(Message, frozen=True):
-    """Durable. `repeated`: it was there already; then the offset may be unknown, -1."""
+    """Durable. `repeated`: it was there already; then its offset may be forgotten, -1."""
 
     base_offset: int
     repeated: bool

@@ -116,7 +116,8 @@ class Write:
             for topic, partition, count in sent.parts:
                 told: dict[str, object] = {"topic": topic, "partition": partition, "count": count}
                 if isinstance(answer, Appended):
-                    told["base_offset"] = answer.base_offset
+                    # Null: there since long, and where is no longer remembered.
+                    told["base_offset"] = answer.base_offset if answer.base_offset >= 0 else None
                 if sent.sequence is not None:
                     told |= {"sequence": sent.sequence, "repeated": answer.repeated}
                 confirm(encode(told))
