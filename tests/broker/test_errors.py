@@ -36,7 +36,13 @@ CASES: list[tuple[Exception, Code, str]] = [
     (log.UnknownPartition("orders", 4), Code.UNKNOWN_PARTITION, "partition 4"),
     (log.TopicExists("orders"), Code.TOPIC_EXISTS, "'orders' already exists"),
     (log.InvalidSettings("partitions", 0, "must be 1"), Code.INVALID_SETTINGS, "must be 1"),
-    (log.CommitWaits(3), Code.OVERLOADED, "decided, and waits for another one"),
+    (
+        log.CommitUnfinished("No space"),
+        Code.COMMIT_UNFINISHED,
+        "will appear, it cannot be finished",
+    ),
+    (log.CommitWaits(3), Code.COMMIT_UNFINISHED, "decided and will appear; it waits for another"),
+    (log.DecisionUnknown("disk full"), Code.OUTCOME_UNKNOWN, "may be written or not: disk full"),
     (log.TransactionNotOpen("q/1", "unknown"), Code.TRANSACTION_NOT_OPEN, "'q/1' is unknown"),
     (log.LogClosed(), Code.SHUTTING_DOWN, "shutting down"),
     (metadata.MetadataError(PATH), Code.STORAGE_ERROR, "storage failed"),
@@ -121,6 +127,7 @@ def test_what_may_be_tried_again() -> None:
         "STORAGE_FULL",
         "STORAGE_ERROR",
         "OUTCOME_UNKNOWN",
+        "COMMIT_UNFINISHED",
         "OVERLOADED",
         "SHUTTING_DOWN",
     }

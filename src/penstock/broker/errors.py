@@ -46,6 +46,7 @@ class Code(Enum):
     UNKNOWN_KEY = (22, False, "no such API key")
     KEY_EXISTS = (23, False, "an API key of this name already exists")
     TRANSACTION_NOT_OPEN = (24, False, "the transaction is not open")
+    COMMIT_UNFINISHED = (25, True, "the commit is decided and will appear")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number
@@ -108,7 +109,14 @@ def _staging_damaged(error: log.StagingDamaged) -> str:
 
 
 def _waits(error: log.CommitWaits) -> str:
-    return "the commit is decided, and waits for another one that cannot be finished yet"
+    return "the commit is decided and will appear; it waits for another one"
+
+
+def _unfinished(error: log.CommitUnfinished) -> str:
+    return (
+        f"the commit is decided and will appear, it cannot be finished yet: {error.reason};"
+        " do not write it again"
+    )
 
 
 def _not_appended(error: log.AppendFailed) -> str:
@@ -152,7 +160,9 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.UnknownPartition: (Code.UNKNOWN_PARTITION, str),
     log.TopicExists: (Code.TOPIC_EXISTS, str),
     log.InvalidSettings: (Code.INVALID_SETTINGS, str),
-    log.CommitWaits: (Code.OVERLOADED, _waits),
+    log.CommitUnfinished: (Code.COMMIT_UNFINISHED, _unfinished),
+    log.CommitWaits: (Code.COMMIT_UNFINISHED, _waits),
+    log.DecisionUnknown: (Code.OUTCOME_UNKNOWN, str),
     log.TransactionNotOpen: (Code.TRANSACTION_NOT_OPEN, str),
     log.LogClosed: (Code.SHUTTING_DOWN, _without_detail),
     metadata.MetadataError: (Code.STORAGE_ERROR, _without_detail),

@@ -10,6 +10,7 @@
             NotAuthorized    wrong or missing key, or no right to do this
             NotFound         no such topic, partition or subscription
             Unavailable      not now: the same request may be granted a little later
+                CommitUnfinished  a commit that is decided and appears later: do not write it again
         PublishRefused       some published messages were refused; `refusals` says which and why
         RecordsTooLarge      no frame holds them; a ValueError too
 
@@ -117,6 +118,13 @@ class NotFound(Refused):
 
 class Unavailable(Refused):
     """The server is stopping, overloaded, or its disk is in trouble."""
+
+
+class CommitUnfinished(Unavailable):
+    """The commit stands; its records appear when the server's disk lets them."""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.text} (code {self.code})"
 
 
 # What may be different a moment later.

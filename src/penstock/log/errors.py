@@ -16,7 +16,9 @@ LogError (a PenstockError)
  +-- UnknownTopic, UnknownPartition, TopicExists, InvalidSettings
  |    +-- TopicReplaced   there is another topic of this name now
  +-- TransactionNotOpen  committed, or never begun
- +-- CommitWaits         decided; another transaction must be finished first
+ +-- CommitUnfinished    decided, will appear; something keeps it from being finished now
+ |    +-- CommitWaits     ... another transaction, which must be finished first
+ +-- DecisionUnknown     decided or not: the metadata gave no answer that can be trusted
  +-- LogClosed           the log is shutting down
 """
 
@@ -223,13 +225,31 @@ class LogClosed(LogError):
         return "the log is shutting down"
 
 
-class CommitWaits(LogError):
-    def __init__(self, other_id: int) -> None:
-        super().__init__(other_id)
-        self.other_id = other_id
+class CommitUnfinished(LogError):
+    """Repeating the commit is right, writing the records again is wrong: they would be there twice."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
     def __str__(self) -> str:
-        return f"it waits for transaction {self.other_id}, which holds partitions of it"
+        return f"the commit is decided and will appear, but cannot be finished yet: {self.reason}"
+
+
+class CommitWaits(CommitUnfinished):
+    def __init__(self, other_id: int) -> None:
+        super().__init__(f"it waits for transaction {other_id}, which holds partitions of it")
+        self.args = (other_id,)
+        self.other_id = other_id
+
+
+class DecisionUnknown(LogError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the decision may be written or not: {self.reason}; repeat the commit"
 
 
 class TransactionNotOpen(LogError):

@@ -20,14 +20,16 @@ from kit.transactions import (
     staged_files,
 )
 
+from penstock.broker.errors import Code, from_exception
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import (
+    CommitUnfinished,
     CorruptLog,
+    DecisionUnknown,
     LogError,
-    PartitionStopped,
-    StorageFull,
     UnknownTopic,
 )
+from penstock.log.metadata.errors import MetadataWriteFailed
 from penstock.log.transactions import staging as kept
 
 # --- disks that fail -------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ def test_the_first_batch_failed_and_the_second_would_not(
     for number in range(3):
         stage(engine, 1, b"%d" % number * LARGE)
     files.fail("write", errno.ENOSPC, suffix=".log")
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", [1])
     assert everything(engine) == NOTHING
     engine.transactions.commit("q", [1])
@@ -72,7 +74,7 @@ def test_a_disk_that_is_full_for_one_write(
     files.fail("write", errno.ENOSPC, nth=nth, suffix=".log")
     try:
         engine.transactions.commit("q", ALL)
-    except StorageFull:
+    except CommitUnfinished:
         assert everything(engine) == {**NOTHING, "b/0": [b"before"]}
         assert engine.transactions.state("q") == "committing"
         engine.transactions.expire()
@@ -80,6 +82,43 @@ def test_a_disk_that_is_full_for_one_write(
     assert everything(engine) == {**expected, "b/0": [b"before", *expected["b/0"]]}
     put(engine, "b", b"after")
     assert everything(engine)["b/0"][-1] == b"after"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_what_is_decided_is_never_called_not_stored(
+    engine: EmbeddedEngine, opened: Opener, files: FaultyFiles, call: str, error: int
+) -> None:
+    """Who believes it writes everything again, and has it twice."""
+    expected = fill(engine)
+    files.fail(call, error, times=None, suffix=first_file(engine, "b"))  # type: ignore[arg-type]  # the kinds of calls
+    for ask in (lambda: engine.transactions.commit("q", ALL), lambda: begin(engine)):
+        with pytest.raises(CommitUnfinished) as refused:
+            ask()
+        answer = from_exception(refused.value)
+        assert answer.code is Code.COMMIT_UNFINISHED and answer.code.retriable
+        assert "decided and will appear" in str(answer) and "nothing" not in str(answer)
+    files.clear()
+    again = opened()
+    again.transactions.commit("q", ALL)
+    assert everything(again) == expected
+
+
+def test_a_decision_that_may_be_written_or_not(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(engine)
+
+    def fail(*_: object) -> None:
+        raise MetadataWriteFailed("metadata.db", "disk I/O error", 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "decide_row", fail)
+        with pytest.raises(DecisionUnknown, match="may be written or not: disk I/O error") as told:
+            engine.transactions.commit("q", ALL)
+        assert from_exception(told.value).code is Code.OUTCOME_UNKNOWN
+    engine.transactions.commit("q", ALL)
+    assert everything(engine) == expected
 
 
 @pytest.mark.parametrize("durability", ["ack", "interval", "none"])
@@ -93,7 +132,7 @@ def test_a_failed_flush_is_no_commit(opened: Opener, files: FaultyFiles, durabil
     files.fail("sync", errno.EIO, suffix=first_file(engine, "t"))
     with pytest.raises(LogError):
         engine.transactions.commit("q", [1])
-    with pytest.raises(PartitionStopped):
+    with pytest.raises(CommitUnfinished, match="flush failed"):
         engine.transactions.commit("q", [1])
     assert engine.transactions.state("q") == "committing"
     assert everything(engine)["a/0"] == []
@@ -102,9 +141,15 @@ def test_a_failed_flush_is_no_commit(opened: Opener, files: FaultyFiles, durabil
     assert everything(again) == {"a/0": [b"here"], "t/0": [b"there"]}
 
 
-@pytest.mark.parametrize("step", ["decide_row", "finish_row"])
+@pytest.mark.parametrize(
+    ("step", "answer"),
+    [("decide_row", sqlite3.OperationalError), ("finish_row", CommitUnfinished)],
+)
 def test_metadata_that_fails(
-    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch, step: str
+    engine: EmbeddedEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    answer: type[Exception],
 ) -> None:
     expected = fill(engine)
 
@@ -113,7 +158,7 @@ def test_metadata_that_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(kept, step, fail)
-        with pytest.raises(sqlite3.OperationalError):
+        with pytest.raises(answer, match="no such thing"):
             engine.transactions.commit("q", ALL)
         assert everything(engine) == NOTHING
     engine.transactions.commit("q", ALL)
@@ -134,7 +179,7 @@ def test_one_that_cannot_be_finished_holds_nobody_else_up(
     files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "a", 0))
     files.fail("write", errno.ENOSPC, times=1, suffix=first_file(engine, "a", 1))
     for name in ("stuck", "fine"):
-        with pytest.raises(StorageFull):
+        with pytest.raises(CommitUnfinished, match="No space left"):
             engine.transactions.commit(name, [1])
     clock.now_us += 1000
     assert engine.transactions.expire() == 1
@@ -177,7 +222,7 @@ def test_a_topic_that_is_deleted_after_the_decision(
 ) -> None:
     expected = fill(engine)
     files.fail("write", errno.ENOSPC, suffix=first_file(engine, "b"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", ALL)
     delete(engine, "b")
     engine.transactions.commit("q", ALL)
@@ -197,7 +242,7 @@ def test_a_topic_that_is_deleted_after_its_part_was_written(
     for to in ("a/0", "b/0"):
         stage(engine, 1, b"v", to=to)
     files.fail("write", errno.ENOSPC, suffix=first_file(engine, "b"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", [1])
     delete(engine, "a")
     engine.catalogue.wait_for_removals()

@@ -23,9 +23,9 @@ from kit.transactions import (
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import (
+    CommitUnfinished,
     CommitWaits,
     LogError,
-    StorageFull,
     TransactionNotOpen,
 )
 from penstock.log.metadata.errors import MetadataError
@@ -123,7 +123,7 @@ def test_an_abort_that_comes_after_the_decision(engine: EmbeddedEngine, files: F
 def test_begin_waits_for_a_commit_under_way(engine: EmbeddedEngine, files: FaultyFiles) -> None:
     expected = fill(engine)
     files.fail("write", errno.ENOSPC, suffix=".log")
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", ALL)
     assert begin(engine) == "committed"
     assert everything(engine) == expected
@@ -162,7 +162,7 @@ def test_maintenance_shows_no_part(opened: Opener, files: FaultyFiles) -> None:
         stage(engine, 1, b"%d" % number * 50, to="t/0")
     stage(engine, 1, b"v", to="full/0")
     files.fail("write", errno.ENOSPC, times=2, suffix=first_file(engine, "full"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", [1])
     engine.maintain()
     assert engine.transactions.state("q") == "committing"
@@ -181,7 +181,7 @@ def test_transactions_share_partitions(engine: EmbeddedEngine, files: FaultyFile
         stage(engine, 1, name.encode(), to="a/0", of=name)
         stage(engine, 1, name.encode(), to="b/0", of=name)
     files.fail("write", errno.ENOSPC, suffix=first_file(engine, "b"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("one", [1])
     with pytest.raises(CommitWaits):
         engine.transactions.commit("two", [1])
@@ -203,7 +203,7 @@ def test_one_that_shares_some_partitions_waits(
         for to in targets:
             stage(engine, 1, name.encode(), to=to, of=name)
     files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "b"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("one", [1])
     with pytest.raises(CommitWaits):
         engine.transactions.commit("two", [1])
@@ -243,7 +243,7 @@ def test_a_transaction_that_waits_is_not_forgotten_for_others(
     for partition in (0, 1):
         stage(engine, 1, b"v", to=f"a/{partition}")
     files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "a", 1))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", [1])
     others = [b"%d" % number for number in range(5)]
     for number, value in enumerate(others):
@@ -270,7 +270,7 @@ def test_a_commit_is_shown_whole_though_the_next_one_waits(
     monkeypatch.setattr(engine.transactions._applier, "_post", late.post)
     engine.transactions.commit("one", [1])
     files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "a", 1))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("two", [1])
     assert everything(engine) == NOTHING
     late.turn()

@@ -24,9 +24,9 @@ from kit.transactions import (
 from penstock.log.batch.format import HEADER_SIZE
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import (
+    CommitUnfinished,
     CommitWaits,
     StagingDamaged,
-    StorageFull,
     TopicReplaced,
     TransactionNotOpen,
 )
@@ -41,7 +41,7 @@ def full(files: FaultyFiles, suffix: str = ".log") -> None:
 def decide(engine: EmbeddedEngine, files: FaultyFiles, suffix: str) -> None:
     """Commits, with no space where a path ends so: decided, and not finished."""
     full(files, suffix)
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", ALL)
     assert engine.transactions.state("q") == "committing"
     engine.close()
@@ -129,7 +129,9 @@ def test_two_that_share_a_partition(
         begin(engine, name)
         stage(engine, 1, name.encode(), to="a/0", of=name)
         stage(engine, 1, name.encode(), to="b/0", of=name)
-        with pytest.raises(StorageFull if name == "one" else CommitWaits):
+        with pytest.raises(
+            CommitUnfinished, match="No space left" if name == "one" else "it waits"
+        ):
             engine.transactions.commit(name, [1])
     again = opened()
     assert again.transactions.unfinished == 2
@@ -364,7 +366,7 @@ def test_a_topic_made_anew_after_the_decision(
 ) -> None:
     expected = fill(engine)
     full(files, first_file(engine, "b"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", ALL)
     files.clear()
     renew(engine, "b")

@@ -22,8 +22,8 @@ from kit.transactions import (
 from penstock.log.batch.format import Batch
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import (
+    CommitUnfinished,
     LogError,
-    StorageFull,
     TooLarge,
     TransactionNotOpen,
     UnknownPartition,
@@ -193,7 +193,7 @@ def test_a_decided_one_is_finished_at_start(
     """Before anybody can read, and without the help of an event loop that does not turn yet."""
     expected = fill(engine)
     files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "b"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", ALL)
     assert everything(engine) == NOTHING
     engine.close()

@@ -12,7 +12,11 @@ from kit.flight_peer import Peer, values_table
 from kit.live_server import WAIT_S, LiveServer, ServerProcess
 from pyarrow import flight
 
+from penstock.client.errors import PASSING, CommitUnfinished, Unavailable
+from penstock.client.flight.errors import telling
+from penstock.log import errors as log
 from penstock.log.metadata.settings import TopicSettings
+from penstock.server.flight.errors import to_flight
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +253,21 @@ def test_a_topic_that_is_gone_is_heard_of(running: LiveServer, peer: Peer, topic
     with pytest.raises(pa.ArrowKeyError, match="1 UNKNOWN_TOPIC"):
         peer.act("commit", name=topic, tasks=[1])
     peer.act("abort", name=topic)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (log.CommitUnfinished("No space left on device"), CommitUnfinished),
+        (log.CommitWaits(7), CommitUnfinished),
+        (log.DecisionUnknown("disk I/O error"), Unavailable),
+    ],
+)
+def test_a_commit_that_is_decided_is_told_as_such(
+    error: log.LogError, kind: type[Unavailable]
+) -> None:
+    """From the log to the client: it repeats the commit, and does not write again."""
+    with pytest.raises(kind) as told, telling("server", "commit"):
+        raise to_flight(error)
+    assert type(told.value) is kind and isinstance(told.value, PASSING)
+    assert "nothing" not in str(told.value)

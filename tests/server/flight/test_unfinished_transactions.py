@@ -11,7 +11,7 @@ from kit.live_server import WAIT_S, LiveServer
 from kit.transactions import ALL, NOTHING, everything, fill, first_file, staged_files
 
 from penstock.log.embedded import EmbeddedEngine
-from penstock.log.errors import StorageFull
+from penstock.log.errors import CommitUnfinished
 from penstock.log.storage.files import RealFiles
 from penstock.server.config.loading import load_config
 
@@ -24,7 +24,7 @@ def damaged_directory(directory: Path) -> tuple[Path, bytes]:
     make(engine, "b")
     fill(engine)
     files.fail("write", errno.ENOSPC, times=None, suffix=first_file(engine, "b"))
-    with pytest.raises(StorageFull):
+    with pytest.raises(CommitUnfinished, match="No space left"):
         engine.transactions.commit("q", ALL)
     (path,) = (Path(path) for path in staged_files(engine) if path.endswith("/2.stage"))
     engine.close()

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.client.errors import (
+    CommitUnfinished,
     ConnectFailed,
     ConnectionLost,
     NotAuthorized,
@@ -28,6 +29,7 @@ _KINDS: Final[dict[str, type[Refused]]] = {
     "NOT_AUTHORIZED": NotAuthorized,
     "UNKNOWN_TOPIC": NotFound,
     "UNKNOWN_PARTITION": NotFound,
+    "COMMIT_UNFINISHED": CommitUnfinished,
 }
 # gRPC names its layers before it comes to the point.
 _BEFORE_THE_POINT: Final = re.compile(

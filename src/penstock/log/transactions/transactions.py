@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from penstock.log.batch.format import HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.errors import (
+    CommitUnfinished,
+    DecisionUnknown,
     LogError,
     StagingDamaged,
     StagingGap,
@@ -27,7 +29,7 @@ from penstock.log.errors import (
     TransactionNotOpen,
 )
 from penstock.log.metadata.catalogue import Catalogue
-from penstock.log.metadata.errors import MetadataError
+from penstock.log.metadata.errors import MetadataError, MetadataWriteFailed
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.storage.reserve import Reserve
@@ -104,7 +106,7 @@ class Transactions:
             transaction_id, state = self._begun(name, timeout_us)
             if state != "committing":
                 return state
-            self._applier.apply(transaction_id)
+            self._finish(transaction_id)
 
     def _begun(self, name: str, timeout_us: int) -> tuple[int, str]:
         now_us = self._clock_us()
@@ -186,7 +188,9 @@ class Transactions:
         With the number of groups of each task, TransactionNotOpen also when some of them are not
         there: the transaction was given up and begun anew since.
         Raises TransactionNotOpen; UnknownTopic, UnknownPartition or StagingDamaged when something
-        could not become visible: then it is still open. Any other error: decided, finished later.
+        could not become visible: then it is still open, or for damage given up or to be repaired.
+        CommitUnfinished when it is decided and is finished later; DecisionUnknown when not even that
+        is known.
         """
         chosen = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks)
         now_us = self._clock_us()
@@ -197,10 +201,14 @@ class Transactions:
         checked = state == "open"
         if checked:
             self._check_staged(name, transaction_id, chosen)
-            state = self._metadata.submit(
-                lambda db: kept.decide_row(db, name, transaction_id, chosen, now_us)
-            ).result()
-        if state != "committed" and not self._applier.apply(transaction_id, checked=checked):
+            try:
+                state = self._metadata.submit(
+                    lambda db: kept.decide_row(db, name, transaction_id, chosen, now_us)
+                ).result()
+            except (MetadataWriteFailed, TimeoutError) as error:
+                # Not written as far as this process sees; a crash may bring it to light.
+                raise DecisionUnknown(_reason(error)) from error
+        if state != "committed" and not self._finish(transaction_id, checked=checked):
             raise TransactionNotOpen(name, "unknown")
 
     def abort(self, name: str) -> None:
@@ -242,6 +250,16 @@ class Transactions:
         return found[1] if found is not None else "unknown"
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _finish(self, transaction_id: int, *, checked: bool = False) -> bool:
+        """Applies what is decided. Whatever keeps it from that now, the answer says that it is decided:
+        "nothing was stored", as the log says of a single append, would make a client write it twice."""
+        try:
+            return self._applier.apply(transaction_id, checked=checked)
+        except (CommitUnfinished, StagingDamaged):
+            raise  # damaged: a human being decides what becomes of it
+        except Exception as error:
+            raise CommitUnfinished(_reason(error)) from error
 
     def _open_id(self, name: str) -> int:
         found = kept.find(self._metadata, name)
@@ -311,3 +329,9 @@ class Transactions:
             logger.warning(
                 "staged files of transaction %d stay until restart: %s", transaction_id, error
             )
+
+
+def _reason(error: Exception) -> str:
+    """Why, without what the error says of its own case: that nothing was stored, for an append."""
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
+    return str(reason) if reason else str(error) or type(error).__name__

@@ -36,6 +36,7 @@ KINDS: Final[dict[Code, Callable[[str], Exception]]] = {
     Code.STORAGE_ERROR: flight.FlightUnavailableError,
     Code.OUTCOME_UNKNOWN: flight.FlightUnavailableError,
     Code.PARTITION_STOPPED: flight.FlightUnavailableError,
+    Code.COMMIT_UNFINISHED: flight.FlightUnavailableError,
     Code.OVERLOADED: flight.FlightUnavailableError,
     Code.SHUTTING_DOWN: flight.FlightUnavailableError,
 }
