@@ -155,13 +155,29 @@ def test_a_longer_frame_is_refused_and_closed(
 
 
 @pytest.mark.row("rustlog-2")
-def test_a_first_frame_that_is_too_long_is_answered_in_json(server: LiveServer) -> None:
-    with Talker(server.port()) as peer:
-        peer.send((CAP + 1).to_bytes(4, "big") + b"{")
-        assert peer.hear() == JSON.error(
-            0, f"max frame size exceeded: {CAP + 1} bytes (max: {CAP})"
-        )
+@pytest.mark.parametrize("listener", ["tcp", "rustlog"])
+@pytest.mark.parametrize("behind", [b"", b"{", b"\x01", b"\xff"])
+def test_a_first_frame_that_is_too_long_is_answered_in_its_own_dialect(
+    server: LiveServer, listener: str, behind: bytes
+) -> None:
+    """In JSON while its four bytes are all there is; and at once, on either port."""
+    binary = behind in (b"\x01", b"\xff")
+    words = f"Frame error: frame too large: {CAP + 1} bytes (max: {CAP})"
+    if not binary:
+        words = f"max frame size exceeded: {CAP + 1} bytes (max: {CAP})"
+    with Talker(server.port(listener)) as peer:
+        peer.send((CAP + 1).to_bytes(4, "big") + behind)
+        assert peer.hear() == (BINARY if binary else JSON).error(1, words)
         assert peer.at_end()
+
+
+@pytest.mark.row("rustlog-9")
+@pytest.mark.parametrize("request_type", [0x0A, 0x0D, 0x20])
+def test_a_blank_type_leaves_a_binary_connection_binary(peer: Talker, request_type: int) -> None:
+    assert peer.ask(BINARY.ping()) == BINARY.pong()
+    words = f"Decode error: unknown request type: {request_type}"
+    assert peer.ask(bytes([request_type])) == BINARY.error(2, words)
+    assert peer.ask(bytes([request_type]) + b'"Ping"') == b'"Pong"'
 
 
 @pytest.mark.row("rustlog-3")

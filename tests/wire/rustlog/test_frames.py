@@ -1,5 +1,6 @@
 """RustLog frames: lengths, and which dialect a frame speaks."""
 
+import pickle
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from penstock.wire.rustlog.frames import (
     BINARY,
     JSON,
     MAX_FRAME_BYTES,
+    UNTOLD,
     RustLogProtocolError,
     bounded_message,
     framed,
@@ -47,7 +49,13 @@ def test_a_frame_that_is_not_all_there_waits(way: Feed) -> None:
     [
         *((bytes((first,)), JSON, BINARY) for first in range(1, 10)),
         (b"\xff", JSON, BINARY),
-        *((first + b"x", BINARY, JSON) for first in (b"{", b'"', b" ", b"\n", b"\r")),
+        *((first + b"x", BINARY, JSON) for first in (b"{", b'"')),
+        *((first + b'\n{"', BINARY, JSON) for first in (b" ", b"\n", b"\r")),
+        # Blank space that no JSON request follows says nothing: the dialect stays.
+        *((first + b"x", BINARY, BINARY) for first in (b" ", b"\n", b"\r")),
+        *((first, BINARY, BINARY) for first in (b" ", b"\n", b"\r")),
+        *((first + b"x", JSON, JSON) for first in (b" ", b"\n", b"\r")),
+        *((first, UNTOLD, JSON) for first in (b" x", b"[]", b"\x00")),
         (b"\t", JSON, BINARY),
         (b"\t \n", JSON, BINARY),
         (b"\tgarbage", JSON, BINARY),
@@ -91,6 +99,28 @@ def test_a_bad_length_is_refused_with_its_four_bytes_in_the_dialect_used_last(
     assert (len(frames), consumed) == (1, len(before))
     assert isinstance(error, RustLogProtocolError)
     assert (error.what, error.code) == (text, 1)
+
+
+@pytest.mark.parametrize(
+    ("behind", "dialect", "text"),
+    [
+        (b"", JSON, "max frame size exceeded"),
+        (b"{", JSON, "max frame size exceeded"),
+        (b"\x01", BINARY, "Frame error: frame too large"),
+        (b"\x09", BINARY, "Frame error: frame too large"),
+        (b"\xff", BINARY, "Frame error: frame too large"),
+        (b"\x00", JSON, "max frame size exceeded"),
+    ],
+)
+def test_a_first_frame_that_is_too_long_is_refused_in_the_dialect_of_its_first_byte(
+    behind: bytes, dialect: int, text: str
+) -> None:
+    data = (MAX_FRAME_BYTES + 1).to_bytes(4, "big") + behind
+    _, _, error = split_frames(data, 0, len(data))
+    assert error is not None and error.what.startswith(text)
+    assert error.dialect == dialect
+    copied = pickle.loads(pickle.dumps(error))
+    assert (copied.what, copied.dialect) == (error.what, dialect)
 
 
 def test_within_one_read_the_last_frame_decides_the_dialect_of_the_error() -> None:

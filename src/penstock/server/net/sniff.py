@@ -6,6 +6,8 @@
     u32 length, then { " or JSON blank space                      RustLog, dialect J
     u32 length, then 01 to 09 or ff                               RustLog, dialect B
     00 00 00 00                                                   RustLog, which has an answer for it
+    u32 length above RustLog's cap, not text (20 to 7e)           RustLog, which has an answer for it
+    text (GET, SSH-), then { " 01 to 08 or ff                     RustLog: a length above its cap too
     anything else (af is FlyMQ, which is not served yet)          none
 
 A HELLO is 9 + 2 bytes. Dialect B's Produce starts with 01 too: 1 type + 2 + n topic + 4 partition + 4
@@ -29,8 +31,10 @@ LENGTH_BYTES: Final = 4
 # Length and first byte of the payload: enough for every answer.
 HEAD_BYTES: Final = LENGTH_BYTES + 1
 
-_JSON_OPENERS: Final = b'{"'
-_RUSTLOG_FIRST: Final = b'{" \t\n\r\x01\x02\x03\x04\x05\x06\x07\x08\x09\xff'
+_RUSTLOG_FIRST: Final = frozenset(rustlog.JSON_OPENERS + rustlog.BLANKS + rustlog.BINARY_TYPES)
+# Behind a word of a text protocol a blank tells nothing: HTTP has "POST " and "HEAD ".
+_RUSTLOG_BEHIND_TEXT: Final = _RUSTLOG_FIRST.difference(rustlog.BLANKS)
+_TEXT: Final = range(0x20, 0x7F)
 
 
 class Verdict(Enum):
@@ -52,7 +56,7 @@ def sniff(head: bytes) -> Verdict:
     if len(head) < LENGTH_BYTES:
         return Verdict.MORE
     length = int.from_bytes(head[:LENGTH_BYTES], "big")
-    if length == 0:
+    if length == 0 or (length > rustlog.MAX_FRAME_BYTES and head[0] not in _TEXT):
         return Verdict.RUSTLOG
     if len(head) < HEAD_BYTES:
         return Verdict.MORE
@@ -71,7 +75,7 @@ def sniff_tls(head: bytes) -> Verdict:
 def _by_payload(length: int, first: int) -> Verdict:
     if length == HELLO_LENGTH and first == blipmq.HELLO:
         return Verdict.BLIPMQ
-    if length > rustlog.MAX_FRAME_BYTES:
-        # JSON that is too large deserves RustLog's words for it; other such lengths are noise.
-        return Verdict.RUSTLOG if first in _JSON_OPENERS else Verdict.NONE
-    return Verdict.RUSTLOG if first in _RUSTLOG_FIRST else Verdict.NONE
+    rustlog_first = (
+        _RUSTLOG_BEHIND_TEXT if length > rustlog.MAX_FRAME_BYTES else _RUSTLOG_FIRST
+    )
+    return Verdict.RUSTLOG if first in rustlog_first else Verdict.NONE

@@ -37,7 +37,7 @@ class RustLogSession:
         self._principal = broker.access.anonymous
         self._counters = broker.counters[self.protocol]
         self._dialects: tuple[Dialect, Dialect] = (JsonDialect(), BinaryDialect())
-        self._last_dialect = wire.JSON
+        self._last_dialect = wire.UNTOLD
         self._inbox = Inbox()
         self._frames: deque[wire.Frame] = deque()
         # The first of the frames, when it was read and has to wait.
@@ -137,7 +137,7 @@ class RustLogSession:
     def _give_up(self, error: wire.RustLogProtocolError) -> None:
         """The stream cannot be followed any more: say why and close."""
         self._counters.errors["framing"] += 1
-        dialect = self._dialects[self._last_dialect]
+        dialect = self._dialects[error.dialect]
         self._outlet.write(dialect.error(error.code or wire.FRAME_ERROR, error.what))
         self._gone = True
         self._outlet.close()

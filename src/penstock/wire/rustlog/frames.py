@@ -19,21 +19,31 @@ MAX_FRAME_BYTES: Final = 10_485_760
 
 JSON: Final = 0
 BINARY: Final = 1
+# No frame has told the dialect of the connection yet. Answers are JSON then, unless a frame says more.
+UNTOLD: Final = -1
 
 # Error codes of dialect B that arise from bytes alone. Dialect J has no codes.
 FRAME_ERROR: Final = 1
 DECODE_ERROR: Final = 2
 
+# The first byte of a payload. A tab is in two of these rows: it is the Metrics request of B as well.
+JSON_OPENERS: Final = b'{"'
+BINARY_TYPES: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08\x09\xff"
+BLANKS: Final = b" \t\n\r"
 _TAB: Final = 0x09
-_BLANKS: Final = b" \t\n\r"
-_JSON_OPENERS: Final = b'{"'
-_JSON_FIRST: Final = b'{" \n\r'
-_BINARY_FIRST: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08\xff"
 
 
 @mypyc_attr(native_class=False)
 class RustLogProtocolError(PeerError):
-    """`what` is the whole text of the Error reply. `code` is for dialect B; J carries none."""
+    """`what` is the whole text of the Error reply, in the words of `dialect`. `code` is for dialect B;
+    J carries none."""
+
+    def __init__(
+        self, what: str, position: int, code: int | None = None, dialect: int = JSON
+    ) -> None:
+        super().__init__(what, position, code)
+        self.args = (what, position, code, dialect)
+        self.dialect = dialect
 
 
 # ---- requests ------------------------------------------------------------------------------------
@@ -262,19 +272,23 @@ class Frame:
 Split: TypeAlias = tuple[list[Frame], int, RustLogProtocolError | None]
 
 
-def split_frames(buffer: bytes, start: i64, end: i64, dialect: i64 = JSON) -> Split:
+def split_frames(buffer: bytes, start: i64, end: i64, dialect: i64 = UNTOLD) -> Split:
     """All complete frames: (frames, where the rest begins, error).
 
     `dialect` is the one this connection used last. An error means: answer the frames, answer the
-    error in the dialect used last, close. A length is judged as soon as its four bytes are in.
+    error in its dialect, close. A length is judged as soon as its four bytes are in; on a connection
+    that has used no dialect yet, the first byte of the payload tells it, if it came with them.
     """
     frames: list[Frame] = []
     position = start
     while end - position >= LENGTH_BYTES:
         length = read_u32(buffer, position)
-        if length == 0 or length > MAX_FRAME_BYTES:
-            return frames, position, _bad_length(length, position, dialect)
         payload: i64 = position + LENGTH_BYTES
+        if length == 0 or length > MAX_FRAME_BYTES:
+            if dialect == UNTOLD:
+                told = length > 0 and payload < end
+                dialect = dialect_of(buffer, payload, end, dialect) if told else JSON
+            return frames, position, _bad_length(length, position, dialect)
         if payload + length > end:
             break
         position = payload + length
@@ -286,23 +300,21 @@ def split_frames(buffer: bytes, start: i64, end: i64, dialect: i64 = JSON) -> Sp
 def dialect_of(buffer: bytes, start: i64, end: i64, last: i64) -> i64:
     """The dialect of one payload, by its first byte; `last` where that byte says nothing.
 
-    A tab is both the Metrics request of B and blank space in JSON: it is JSON when the first thing
-    behind the blanks opens a JSON request.
+    Blank space is JSON when the first thing behind it opens a JSON request. If not, a tab is the
+    Metrics request of B, and other blanks say nothing.
     """
     first: int = buffer[start]
-    if first in _BINARY_FIRST:
-        return BINARY
-    if first in _JSON_FIRST:
+    if first in JSON_OPENERS:
         return JSON
-    if first != _TAB:
-        return last
-    position = start
-    while position < end:
-        byte: int = buffer[position]
-        if byte not in _BLANKS:
-            return JSON if byte in _JSON_OPENERS else BINARY
-        position += 1
-    return BINARY
+    if first in BLANKS:
+        position = start
+        while position < end and buffer[position] in BLANKS:
+            position += 1
+        if position < end and buffer[position] in JSON_OPENERS:
+            return JSON
+    if first in BINARY_TYPES:
+        return BINARY
+    return JSON if last == UNTOLD else last
 
 
 def _bad_length(length: i64, position: i64, dialect: i64) -> RustLogProtocolError:
@@ -316,7 +328,7 @@ def _bad_length(length: i64, position: i64, dialect: i64) -> RustLogProtocolErro
         what = f"Frame error: frame too large: {length} bytes (max: {MAX_FRAME_BYTES})"
     else:
         what = f"max frame size exceeded: {length} bytes (max: {MAX_FRAME_BYTES})"
-    return RustLogProtocolError(what, position, FRAME_ERROR)
+    return RustLogProtocolError(what, position, FRAME_ERROR, dialect)
 
 
 def framed(payload: bytes) -> bytes:
