@@ -75,7 +75,5 @@ def sniff_tls(head: bytes) -> Verdict:
 def _by_payload(length: int, first: int) -> Verdict:
     if length == HELLO_LENGTH and first == blipmq.HELLO:
         return Verdict.BLIPMQ
-    rustlog_first = (
-        _RUSTLOG_BEHIND_TEXT if length > rustlog.MAX_FRAME_BYTES else _RUSTLOG_FIRST
-    )
+    rustlog_first = _RUSTLOG_BEHIND_TEXT if length > rustlog.MAX_FRAME_BYTES else _RUSTLOG_FIRST
     return Verdict.RUSTLOG if first in rustlog_first else Verdict.NONE
