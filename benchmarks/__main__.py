@@ -13,7 +13,7 @@ from importlib import import_module
 
 from penstock import build_info
 
-SUITES = ("log", "wire", "broker", "size", "flight", "spark")
+SUITES = ("log", "wire", "request", "broker", "size", "flight", "spark")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Starts and stops the servers that the broker suite measures: ours, the control, NATS.
+"""Starts and stops the servers that the suites measure: ours, the controls, NATS.
 
 Each is a process of its own on a free port of the loopback interface, with its data in a directory that
 the caller gives. Every `with` ends its process, also when the run fails.
@@ -92,6 +92,13 @@ def penstock(data: Path, *settings: str, flight: str = "off") -> Iterator[Proces
 def control(file: Path) -> Iterator[Process]:
     command = [sys.executable, "-m", "benchmarks.broker_control", str(file)]
     with _running(command, re.compile(r"^(control) (\d+)"), "control") as process:
+        yield process
+
+
+@contextmanager
+def echo() -> Iterator[Process]:
+    command = [sys.executable, "-m", "benchmarks.request_echo"]
+    with _running(command, re.compile(r"^(echo) (\d+)"), "echo") as process:
         yield process
 
 
