@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock._build import hot_modules
 
@@ -44,6 +45,8 @@ REGISTRY_HOSTS = tuple(
         ("pkg", "dev"),
     )
 )
+# Calls whose first argument is how many seconds they wait at most.
+WAITING = frozenset({"wait", "join", "result", "timeout", "settimeout", "awaitTermination"})
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]) + r")\b")
 
 
@@ -111,6 +114,24 @@ def sleeping(text: str) -> Iterator[str]:
                 yield f"line {node.lineno}: wait for an event instead of sleeping"
 
 
+def measuring(text: str) -> Iterator[str]:
+    """Time limits in numbers, of seconds below the one of kit/limits.py: they fail on a slow machine.
+
+    Part of a second is a wait for something that must not come, and a slow machine cannot break it.
+    """
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        given = [one.value for one in node.keywords if one.arg == "timeout"]
+        if name in WAITING:
+            given += node.args[:1]
+        for one in given:
+            seconds = one.value if isinstance(one, ast.Constant) else None
+            if isinstance(seconds, int | float) and 1 < seconds < HANG_S:
+                yield f"line {one.lineno}: a limit of {seconds} s, use kit.limits.HANG_S"
+
+
 def imported_modules(text: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -167,6 +188,10 @@ def test_no_test_sleeps() -> None:
     assert broken(sleeping, files_under("tests")) == []
 
 
+def test_no_test_measures_the_machine() -> None:
+    assert broken(measuring, files_under("tests")) == []
+
+
 def test_no_protocol_imports_another() -> None:
     found: list[str] = []
     for path in files_under("src"):
@@ -209,6 +234,9 @@ def test_pins_are_plain() -> None:
         (sleeping, "import time\ntime.sleep(1)\n"),
         (sleeping, "from time import sleep\n"),
         (sleeping, "async def f():\n    await asyncio.sleep(0.1)\n"),
+        (measuring, "done.wait(20)\n"),
+        (measuring, "run(command, timeout=50.0)\n"),
+        (measuring, "@pytest.mark.timeout(60)\ndef test(): ...\n"),
     ],
 )
 def test_a_rule_finds_a_breach(rule: Callable[[str], Iterator[str]], text: str) -> None:
@@ -223,6 +251,8 @@ def test_a_rule_finds_a_breach(rule: Callable[[str], Iterator[str]], text: str) 
         (unfinished, "# TO" + "DOS is a word\n"),
         (naming_a_registry, "not-" + REGISTRY_HOSTS[0] + "\n"),
         (sleeping, "async def f():\n    await asyncio.sleep(0)\n"),
+        (measuring, "done.wait(HANG_S)\nassert not done.wait(0.1)\n"),
+        (measuring, "@pytest.mark.timeout(1800)\ndef test(): ...\n"),
     ],
 )
 def test_a_rule_leaves_good_text_alone(rule: Callable[[str], Iterator[str]], text: str) -> None:

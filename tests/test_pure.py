@@ -8,6 +8,7 @@ from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock import BuildInfo, build_info
 from penstock._build import hot_modules, is_compiled
@@ -52,7 +53,11 @@ def fresh_build_info(**variables: str) -> dict[str, object]:
     source = str(Path(__file__).parent.parent / "src")
     environment = {**os.environ, "PYTHONPATH": source, **variables}
     done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, env=environment, timeout=50
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        env=environment,
+        timeout=HANG_S,
     )
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)

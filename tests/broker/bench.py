@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+from kit.limits import HANG_S
 from kit.partitions import Clock
 
 from penstock.broker.access.access import Access, Principal
@@ -25,8 +26,6 @@ from penstock.log.partitions.tokens import AppendToken
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.reader import ReadResult
 
-# A reader or metadata thread that has not answered by then never will.
-PATIENCE_S = 20.0
 MILLISECOND_US = 1_000
 
 ANYBODY = Principal("anybody", "admin", (), None)
@@ -98,7 +97,7 @@ class Bench:
         """Runs completions until the condition holds; gives how many."""
         done = 0
         while not condition():
-            self._posted.get(timeout=PATIENCE_S)()
+            self._posted.get(timeout=HANG_S)()
             done += 1
         return done
 
@@ -117,7 +116,7 @@ class Bench:
 
         def mark(_: sqlite3.Connection) -> None:
             """Changes nothing: whatever was submitted before it has called back when it does."""
-            asked.wait(PATIENCE_S)
+            asked.wait(HANG_S)
 
         metadata = self.engine.metadata
         changes = metadata.changes

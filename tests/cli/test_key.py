@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.broker.access import keys
 from penstock.broker.access.access import DEVELOPMENT_KEY, Access, Principal
@@ -185,7 +186,7 @@ def test_help_does_not_load_the_log() -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         env={"PYTHONPATH": source},
     )
     assert done.stdout.splitlines()[-1] == "[]"
@@ -292,7 +293,7 @@ sys.exit(main(sys.argv[1:]))
         check=False,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         env={"PYTHONPATH": str(Path(__file__).parents[2] / "src")},
     )
     assert (done.returncode, done.stdout) == (1, "")

@@ -5,13 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.cli import main as cli
 from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.storage.lock import LOCK_FILE_NAME
-
-WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def data(tmp_path: Path) -> Path:
     engine = EmbeddedEngine(str(directory))
     engine.create_topic("orders")
     for _ in range(2):
-        engine.append("orders", 0, encode_values([b"one", b"two"], 1)).result(WAIT_S)
+        engine.append("orders", 0, encode_values([b"one", b"two"], 1)).result(HANG_S)
     engine.close()
     return directory
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.wire.rustlog import frames as rustlog
 from penstock.wire.rustlog.binary import encode_request
@@ -23,8 +24,6 @@ FREE_PORTS = (
     *("--tcp", "127.0.0.1:0", "--blipmq", "127.0.0.1:0"),
     *("--flight", "off", "--http", "127.0.0.1:0"),
 )
-# Far over what any step here takes, on a machine with other work.
-PATIENCE_S = 30
 LAST_LINE = "Read it again"
 
 
@@ -40,7 +39,7 @@ class Served:
         }
 
     def http(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports["http"], timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports["http"], timeout=HANG_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -50,7 +49,7 @@ class Served:
 
     def end(self) -> tuple[int, str]:
         """Exit code and stderr."""
-        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        _, errors = self.process.communicate(timeout=HANG_S)
         return self.process.returncode, errors
 
 
@@ -92,12 +91,12 @@ def serve(cwd: Path, *arguments: str, **variables: str) -> subprocess.CompletedP
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=HANG_S,
     )
 
 
 def ask(port: int, request: rustlog.Request) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as client:
         client.sendall(encode_request(request))
         answer = client.makefile("rb")
         size = int.from_bytes(answer.read(4), "big")
@@ -174,7 +173,7 @@ def test_systemd_hears_ready_and_stopping(tmp_path: Path, abstract: bool) -> Non
     path = f"@{name}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"\0{name}" if abstract else path)
-        systemd.settimeout(PATIENCE_S)
+        systemd.settimeout(HANG_S)
         with serving(tmp_path, NOTIFY_SOCKET=path) as served:
             assert systemd.recv(100) == b"READY=1"
             assert served.http("/readyz")[0] == 200

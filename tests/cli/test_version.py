@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from kit.limits import HANG_S
 
 from penstock import __version__, build_info
 from penstock._build import hot_modules
@@ -23,7 +24,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HANG_S,
         env={**os.environ, "PYTHONPATH": source, **variables},
     )
 
@@ -148,7 +149,7 @@ def test_a_reader_that_went_away_is_no_error_text(closed_pipe: int) -> None:
         check=False,
         stdout=closed_pipe,
         stderr=subprocess.PIPE,
-        timeout=50,
+        timeout=HANG_S,
         env={**os.environ, "PYTHONPATH": source},
     )
     assert (done.returncode, done.stderr) == (1, b"")

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 from kit.live_server import FREE_PORTS, SOURCES, LiveServer
 
 from penstock.cli import main as cli
 
-# Far over what any step here takes, on a machine with other work.
-PATIENCE_S = 30
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -161,7 +160,7 @@ def closed(
         check=False,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=PATIENCE_S,
+        timeout=HANG_S,
         env={**os.environ, "PYTHONPATH": SOURCES, **variables},
     )
 
@@ -193,7 +192,7 @@ def test_a_server_whose_streams_are_closed(tmp_path: Path, redirections: str) ->
     flags = [part for item in settings.items() for part in ("--set", "=".join(item))]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(path)
-        systemd.settimeout(PATIENCE_S)
+        systemd.settimeout(HANG_S)
         with subprocess.Popen(
             ["sh", "-c", f'exec "$@" {redirections}', "sh", *PENSTOCK, "serve", *flags],
             stderr=subprocess.PIPE,
@@ -202,7 +201,7 @@ def test_a_server_whose_streams_are_closed(tmp_path: Path, redirections: str) ->
             try:
                 assert systemd.recv(100) == b"READY=1"
                 process.send_signal(signal.SIGTERM)
-                _, errors = process.communicate(timeout=PATIENCE_S)
+                _, errors = process.communicate(timeout=HANG_S)
             finally:
                 process.kill()
     assert (process.returncode, errors) == (0, b"")

@@ -5,8 +5,8 @@ import asyncio
 from client.peer import Peer, Script
 
 # What a client waits for an answer, and how long the server is away: longer than any request lasts.
-TIMEOUT_S = 0.2
-AWAY_S = 3 * TIMEOUT_S
+TIMEOUT_S = 1.0
+AWAY_S = 1.2 * TIMEOUT_S
 
 
 class LeavingPeer(Peer):

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import uvloop
+from kit.limits import HANG_S
 
 from penstock.client.settings import Backoff, ClientSettings, Surroundings
 from penstock.wire.blipmq import frames as wire
@@ -21,13 +22,10 @@ from penstock.wire.rustlog.frames import framed
 Result = TypeVar("Result")
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-# Nothing here takes long; a test that waits for it has found a defect.
-TIMEOUT_S = 20.0
-
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(asyncio.wait_for(work, TIMEOUT_S))
+        return runner.run(asyncio.wait_for(work, HANG_S))
 
 
 class Waits:
@@ -41,7 +39,7 @@ class Waits:
         self.delays_s.append(delay_s)
         await asyncio.sleep(0)
 
-    def settings(self, attempts: int | None = None, timeout_s: float = 5.0) -> ClientSettings:
+    def settings(self, attempts: int | None = None, timeout_s: float = HANG_S) -> ClientSettings:
         return ClientSettings(timeout_s, attempts, Backoff(), None, self.surroundings)
 
 

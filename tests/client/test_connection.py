@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from client.peer import BlipMQPeer, Peer, Script, Waits, answers, closes, run
 from kit.echo_server import make_certificate
+from kit.limits import HANG_S
 
 from penstock.client.blipmq import BlipMQClient
 from penstock.client.connection import TLS_ALERT
@@ -27,7 +28,7 @@ KINDS = (BlipMQClient, RustLogClient)
 async def ping(kind: type[BlipMQClient] | type[RustLogClient], peer: Peer, tls: bool) -> str:
     """The text of the error that comes."""
     context = ssl.create_default_context() if tls else None
-    settings = ClientSettings(timeout_s=10, attempts=0, tls=context)
+    settings = ClientSettings(timeout_s=HANG_S, attempts=0, tls=context)
     with pytest.raises(ClientError) as caught:
         async with kind(peer.address, settings=settings) as client:
             await client.ping()

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from docs.markdown import Block, Command, commands, matches
 from e2e.conftest import RunningServer, start_server
+from kit.limits import HANG_S
 
-# The slowest command takes about a second on a busy machine; this long is a defect.
-TIMEOUT_S = 30.0
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -46,22 +45,22 @@ class Program:
 
     def wait_for(self, line: str) -> None:
         """Until a line like this was written."""
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = time.monotonic() + HANG_S
         while not any(matches((line,), f"{seen}\n") for seen in self.output.splitlines()):
             assert self._more(deadline_s), f"never said {line!r}:\n{self.output}"
 
     def finish(self) -> int:
         """Until it ends; its exit code."""
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = time.monotonic() + HANG_S
         while self._more(deadline_s):
             continue
         os.close(self._master)
-        return self.process.wait(TIMEOUT_S)
+        return self.process.wait(HANG_S)
 
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(TIMEOUT_S)
+            self.process.wait(HANG_S)
 
     def _more(self, deadline_s: float) -> bool:
         """Reads some output; False at its end."""
@@ -69,7 +68,7 @@ class Program:
         readable, _, _ = select.select([self._master], [], [], max(left_s, 0.0))
         if not readable:
             self.kill()
-            raise AssertionError(f"did not end within {TIMEOUT_S:g} s:\n{self.output}")
+            raise AssertionError(f"did not end within {HANG_S:g} s:\n{self.output}")
         try:
             data = os.read(self._master, 65_536)
         except OSError:  # Linux says EIO when the last writer is gone

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 # Starting, stopping and single commands take about a second; this long is a defect.
-TIMEOUT_S = 30
+TIMEOUT_S = HANG_S
 
 Done = subprocess.CompletedProcess[bytes]
 

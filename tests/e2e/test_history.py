@@ -292,7 +292,6 @@ def _assert_it_was_a_test(history: History, log: Log, kills: int) -> None:
     assert len(history.seen) > sum(map(len, log.values())) // 4
 
 
-@pytest.mark.timeout(120)
 def test_history_over_five_kills(tmp_path: Path) -> None:
     _run(tmp_path, kills=5, seed=20_261)
 

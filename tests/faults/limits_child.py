@@ -30,14 +30,14 @@ def append_to_all(engine: EmbeddedEngine, text: bytes) -> None:
             for partition in range(first, first + GROUP)
         ]
         for token in tokens:
-            token.result(60)
+            token.result(300)
         open_now = len(os.listdir("/proc/self/fd"))
         assert open_now < DESCRIPTORS, f"{open_now} descriptors are open"
 
 
 def check_all(engine: EmbeddedEngine, texts: list[bytes]) -> None:
     for partition in range(PARTITIONS):
-        result = engine.read("many", partition, 0, 10_000).result(60)
+        result = engine.read("many", partition, 0, 10_000).result(300)
         found = [value for view in result.views for value in view.values()]
         assert found == [b"%s %d" % (text, partition) for text in texts]
 
@@ -62,28 +62,28 @@ def run_with_small_files(directory: str) -> None:
     engine = EmbeddedEngine(directory, EngineOptions(cache_bytes=0))
     engine.create_topic("full")
     stored = [b"before" * 100]
-    engine.append("full", 0, encode_values(stored, 1)).result(60)
+    engine.append("full", 0, encode_values(stored, 1)).result(300)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, hard))
     too_much = encode_values([b"x" * FILE_BYTES], 1).from_producer(5, 0, 0)
     for _ in range(2):
         try:
-            engine.append("full", 0, too_much).result(60)
+            engine.append("full", 0, too_much).result(300)
         except AppendFailed as error:
             assert os.strerror(errno.EFBIG) in str(error), error
         else:
             raise AssertionError("stored beyond the limit")
         small = [b"there is still space for this"]
-        engine.append("full", 0, encode_values(small, 1)).result(60)
+        engine.append("full", 0, encode_values(small, 1)).result(300)
         stored += small
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert engine.append("full", 0, too_much).result(60) == len(stored)
+    assert engine.append("full", 0, too_much).result(300) == len(stored)
     stored.append(b"x" * FILE_BYTES)
     for _ in range(2):
-        result = engine.read("full", 0, 0, 1 << 20).result(60)
+        result = engine.read("full", 0, 0, 1 << 20).result(300)
         assert [value for view in result.views for value in view.values()] == stored
         token = engine.append("full", 0, too_much)
-        assert token.result(60) == len(stored) - 1 and token.repeated
+        assert token.result(300) == len(stored) - 1 and token.repeated
         engine.close()
         engine = EmbeddedEngine(directory)
     engine.close()

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 from faults.log_kit import OpenLog, fresh_disk, from_producer, log_paths, numbered, plain
 from kit.faulty_files import CallKind, FaultyFiles
+from kit.limits import HANG_S
 from kit.records import Row, build
 from kit.simulated_disk import SimulatedDisk
 from kit.torn_content import PURE_MODES
@@ -258,7 +259,7 @@ def test_an_append_that_comes_while_the_log_closes_is_answered() -> None:
         closing.start()
         paused.wait_until_reached()
         token = log.queue(plain(b"late"))
-    closing.join(20)
+    closing.join(HANG_S)
     assert isinstance(token.error, LogClosed) and token.done
 
 

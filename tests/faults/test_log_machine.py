@@ -140,7 +140,6 @@ QUICK = settings(
 )
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("layer", MACHINES)
 def test_the_log_is_its_model(layer: str) -> None:
     chosen = settings(QUICK, max_examples=EXAMPLES[layer])

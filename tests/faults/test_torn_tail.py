@@ -19,6 +19,7 @@ from faults.log_kit import (
     plain,
     truncate,
 )
+from kit.limits import HANG_S
 from kit.simulated_disk import SimulatedDisk
 
 from penstock.log.embedded import EmbeddedEngine
@@ -122,7 +123,7 @@ def test_it_is_logged_once_with_file_and_bytes(
     for topic in ("torn", "whole"):
         engine.create_topic(topic)
         for number in range(3):
-            engine.append(topic, 0, plain(b"%d" % number)).result(10)
+            engine.append(topic, 0, plain(b"%d" % number)).result(HANG_S)
     engine.close()
     (path,) = tmp_path.glob("topics/torn*/0/*.log")
     with path.open("ab") as file:
@@ -133,7 +134,7 @@ def test_it_is_logged_once_with_file_and_bytes(
         lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
         assert lines == [f"{path}: torn tail of 77 bytes cut"]
         for topic in ("torn", "whole"):
-            views = engine.read(topic, 0, 0, 1000).result(10).views
+            views = engine.read(topic, 0, 0, 1000).result(HANG_S).views
             assert [value for view in views for value in view.values()] == [b"0", b"1", b"2"]
     finally:
         engine.close()
@@ -149,7 +150,7 @@ def test_damage_in_one_partition_leaves_the_others_alone(
     engine = EmbeddedEngine(str(tmp_path))
     engine.create_topic("t", 2)
     for partition in (0, 1, 0, 1):
-        engine.append("t", partition, plain(b"value")).result(10)
+        engine.append("t", partition, plain(b"value")).result(HANG_S)
     engine.close()
     (path,) = tmp_path.glob("topics/t*/0/*.log")
     content = bytearray(path.read_bytes())
@@ -159,10 +160,10 @@ def test_damage_in_one_partition_leaves_the_others_alone(
     try:
         assert [str(path) in r.getMessage() for r in caplog.records] == [True]
         with pytest.raises(CorruptLog, match="at byte 0"):
-            engine.read("t", 0, 0, 1000).result(10)
-        assert engine.read("t", 0, 1, 1000).result(10).count() == 1
-        assert engine.read("t", 1, 0, 1000).result(10).count() == 2
-        assert engine.append("t", 0, plain(b"on")).result(10) == 2
+            engine.read("t", 0, 0, 1000).result(HANG_S)
+        assert engine.read("t", 0, 1, 1000).result(HANG_S).count() == 1
+        assert engine.read("t", 1, 0, 1000).result(HANG_S).count() == 2
+        assert engine.append("t", 0, plain(b"on")).result(HANG_S) == 2
         (text,) = engine.partition_info("t", 0).damages
         assert str(path) in text and "at byte 0" in text
     finally:

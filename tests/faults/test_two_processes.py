@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults.log_kit import plain
+from kit.limits import HANG_S
 
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.storage.lock import DataDirectoryInUse
@@ -19,10 +20,10 @@ from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine
 engine = EmbeddedEngine(sys.argv[1])
 engine.create_topic("held")
-engine.append("held", 0, encode_values([b"theirs"], 1)).result(10)
+engine.append("held", 0, encode_values([b"theirs"], 1)).result(300)
 print("held", flush=True)
 sys.stdin.readline()
-engine.append("held", 0, encode_values([b"still theirs"], 1)).result(10)
+engine.append("held", 0, encode_values([b"still theirs"], 1)).result(300)
 engine.close()
 """
 
@@ -47,14 +48,14 @@ def test_the_second_engine_says_who_holds_the_directory(tmp_path: Path) -> None:
                 assert str(child.pid) in str(raised.value)
                 assert str(tmp_path) in str(raised.value)
             assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.log")}
-            child.communicate("go on\n", timeout=30)
+            child.communicate("go on\n", timeout=HANG_S)
             assert child.returncode == 0
         finally:
             child.kill()
     engine = EmbeddedEngine(str(tmp_path))
     try:
-        assert engine.append("held", 0, plain(b"ours")).result(10) == 2
-        views = engine.read("held", 0, 0, 1000).result(10).views
+        assert engine.append("held", 0, plain(b"ours")).result(HANG_S) == 2
+        views = engine.read("held", 0, 0, 1000).result(HANG_S).views
         values = [value for view in views for value in view.values()]
         assert values == [b"theirs", b"still theirs", b"ours"]
     finally:

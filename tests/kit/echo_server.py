@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from kit.limits import HANG_S
 from penstock.server.net.connection import Connection
 from penstock.server.net.hub import ConnectionLimits, Hub
 from penstock.sessions.base import Outlet
@@ -24,7 +25,7 @@ LOOPS: dict[str, type[asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.Loop,
 }
 # A test that waits longer than this waits for something that will not come.
-PATIENCE_S = 20.0
+PATIENCE_S = HANG_S
 
 
 class EchoSession:

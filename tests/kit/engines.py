@@ -4,12 +4,13 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
+from kit.limits import HANG_S
 from penstock.log.batch.format import Batch, encode_values
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.engine import Engine
 from penstock.log.metadata.settings import TopicSettings
 
-WAIT_S = 20.0
+WAIT_S = HANG_S
 # Opens the engine on the directory of the test, with the keywords of EmbeddedEngine.
 Opener = Callable[..., EmbeddedEngine]
 

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from kit.limits import HANG_S
 from kit.simulated_disk import SimulatedFile
 from penstock.log.storage.files import File, FileSystem
 
@@ -52,9 +53,6 @@ CallKind = Literal[
     "remove_tree",
     "sync_directory",
 ]
-
-# A test that forgets to release a paused call fails after this time and does not hang.
-MAX_PAUSE_S = 20.0
 
 
 @dataclass(slots=True)
@@ -113,8 +111,8 @@ class Pause:
 
     def wait_until_reached(self) -> None:
         """Return as soon as a thread stands in the paused call."""
-        if not self._reached.wait(MAX_PAUSE_S):
-            raise PauseTimeout(f"no call reached the pause within {MAX_PAUSE_S:.0f} s")
+        if not self._reached.wait(HANG_S):
+            raise PauseTimeout(f"no call reached the pause within {HANG_S:.0f} s")
 
     def release(self) -> None:
         self._released.set()
@@ -122,8 +120,8 @@ class Pause:
     def stand_still(self) -> None:
         """Called by the wrapper in place of the caller."""
         self._reached.set()
-        if not self._released.wait(MAX_PAUSE_S):
-            raise PauseTimeout(f"the paused call was not released within {MAX_PAUSE_S:.0f} s")
+        if not self._released.wait(HANG_S):
+            raise PauseTimeout(f"the paused call was not released within {HANG_S:.0f} s")
 
     def __enter__(self) -> Self:
         return self

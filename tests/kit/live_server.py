@@ -18,12 +18,14 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import penstock
+from kit.limits import HANG_S
 from penstock.broker.access.access import Principal
+from penstock.log.engine import Pending
 from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
 # Anything that takes longer is a defect: the slowest wait of a healthy server is under a second.
-WAIT_S = 20.0
+WAIT_S = HANG_S
 FREE_PORTS = {
     "listeners.tcp": "127.0.0.1:0",
     "listeners.blipmq": "127.0.0.1:0",
@@ -80,16 +82,19 @@ class LiveServer:
 
         return self.run(run())
 
+    def settle(self, begin: Callable[[], Pending[object]]) -> None:
+        """Begins a change on the server's loop, and returns when it is made."""
+
+        async def change() -> None:
+            made = asyncio.Event()
+            begin().add_done_callback(lambda _: made.set())
+            await made.wait()
+
+        self.run(change())
+
     def delete_topic(self, name: str) -> None:
         """Until it is gone."""
-
-        async def delete() -> None:
-            gone = asyncio.Event()
-            change = self.server.broker.delete_topic(Principal("test", "admin"), name)
-            change.add_done_callback(lambda _: gone.set())
-            await gone.wait()
-
-        self.run(delete())
+        self.settle(lambda: self.server.broker.delete_topic(Principal("test", "admin"), name))
 
     def port(self, listener: str = "tcp") -> int:
         return self.server.listeners[listener].address.port

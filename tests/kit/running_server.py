@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kit.limits import HANG_S
 from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
@@ -59,9 +60,9 @@ def _ask(
     tls: ssl.SSLContext | None,
 ) -> Answer:
     if tls is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
     else:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=tls)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()

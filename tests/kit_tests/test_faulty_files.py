@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from kit.faulty_files import CallKind, FaultyFiles
+from kit.limits import HANG_S
 from kit.simulated_disk import SimulatedDisk
 
 
@@ -177,7 +178,7 @@ class TestPause:
             thread.start()
             paused.wait_until_reached()
             assert file.pread(1, 0) == b"0"
-        thread.join(10)
+        thread.join(HANG_S)
         assert file.pread(1, 0) == b"X"
 
     def test_a_fault_of_the_same_call_acts_after_the_pause(self, files: FaultyFiles) -> None:
@@ -190,7 +191,7 @@ class TestPause:
         paused.wait_until_reached()
         assert outcomes == []
         paused.release()
-        thread.join(10)
+        thread.join(HANG_S)
         assert outcomes == ["x"]
 
     def test_clear_releases(self, files: FaultyFiles) -> None:
@@ -200,5 +201,5 @@ class TestPause:
         thread.start()
         paused.wait_until_reached()
         files.clear()
-        thread.join(10)
+        thread.join(HANG_S)
         assert not thread.is_alive()

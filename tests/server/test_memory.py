@@ -4,6 +4,7 @@ have freed would be in the count."""
 import subprocess
 import sys
 
+from kit.limits import HANG_S
 from kit.live_server import SOURCES
 
 PROGRAM = """
@@ -28,7 +29,7 @@ def test_freed_blocks_stay_with_the_process() -> None:
         env={"PYTHONPATH": SOURCES},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=True,
     )
     settled, filled, kept = done.stdout.split()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from kit.echo_server import hang_up, run
+from kit.limits import HANG_S
 from kit.running_server import Running, running_server
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -182,7 +183,7 @@ def test_a_loop_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         real = loop.time
         monkeypatch.setattr(loop, "time", lambda: real() + 3.0)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG_S):
                 while histogram.snapshot()[0][-1][1] < 1:
                     await asyncio.sleep(0)
         finally:

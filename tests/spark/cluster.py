@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,17 +12,14 @@ from types import TracebackType
 from typing import Self
 
 import pyspark
-from kit.live_server import SOURCES
-from spark.conftest import QUICK_JVM, free_port
+from kit.limits import HANG_S
+from spark.conftest import QUICK_JVM, free_port, spark_environment
 
 SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-# A JVM on a busy machine.
-START_S = 60.0
 
 
 def environment() -> dict[str, str]:
-    own = {"PYTHONPATH": SOURCES, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    return {**os.environ, **own, "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
+    return {**os.environ, **spark_environment(), "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +29,8 @@ class Started:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(START_S)
-        self.drain.join(START_S)
+        self.process.wait(HANG_S)
+        self.drain.join(HANG_S)
 
 
 def start(ready: str, *arguments: str) -> Started:
@@ -47,7 +43,7 @@ def start(ready: str, *arguments: str) -> Started:
         env=environment(),
         start_new_session=True,
     )
-    timer = threading.Timer(START_S, process.kill)
+    timer = threading.Timer(HANG_S, process.kill)
     timer.start()
     output = process.stderr
     assert output is not None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from kit.limits import HANG_S
 from kit.live_server import SOURCES, LiveServer
 
 from penstock.client.flight import FlightClient, connect
@@ -62,9 +63,22 @@ logger.ready.appenderRef.console.ref = console
 """
 
 
-def spark_settings(scratch: Path) -> dict[str, str]:
-    """Small and quiet, on the loopback interface."""
+def spark_environment() -> dict[str, str]:
+    """For all processes of Spark. Its workers find the same sources as the tests, see worker_python."""
     return {
+        "PYTHONPATH": SOURCES,
+        "PYSPARK_PYTHON": str(Path(__file__).with_name("worker_python")),
+        "TESTS_PYTHON": sys.executable,
+        "TESTS_PYTHONPATH": SOURCES,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def spark_settings(scratch: Path) -> dict[str, str]:
+    """Small and quiet, on the loopback interface, and patient with a slow machine."""
+    return {
+        "spark.network.timeout": "600s",
+        "spark.python.authenticate.socketTimeout": "300s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -109,11 +123,8 @@ def spark(scratch: Path) -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
-        # The workers of Spark find the same sources as the tests.
-        patch.setenv("PYTHONPATH", SOURCES)
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv(KEY_VARIABLE, KEY)
+        for name, value in {**spark_environment(), KEY_VARIABLE: KEY}.items():
+            patch.setenv(name, value)
         settings = {**spark_settings(scratch), **recorded(scratch / "record"), **HIDDEN_KEYS}
         with where(scratch, settings) as place:
             if place.startswith("sc:"):
@@ -238,7 +249,7 @@ def run_now(frame: "DataFrame", checkpoint: Path, sink: str = "noop", **given: s
 def run_once(writer: "DataStreamWriter") -> list[int]:
     query = writer.start()
     try:
-        assert query.awaitTermination(50), "the query did not end"
+        assert query.awaitTermination(int(HANG_S)), "the query did not end"
         return [one.numInputRows for one in query.recentProgress]
     finally:
         query.stop()

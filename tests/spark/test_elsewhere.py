@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 from kit.live_server import SOURCES
 
 HERE = Path(__file__).parent
@@ -37,15 +38,13 @@ SOME = (
     "test_bad_input.py::test_nobody_is_there",
     "test_bad_input.py::test_the_server_goes_away_during_a_query",
 )
-# The first test waits for up to four JVMs; on a machine that does other things too.
-TEST_S = 240
-# To end these JVMs.
-END_S = 60
+# All tests of one kind together. Each of them has the limit of pyproject.toml besides.
+RUN_S = 12 * HANG_S
 
 
-def run(kind: str, tests: Iterable[str], timeout_s: float) -> None:
+def run(kind: str, tests: Iterable[str]) -> None:
     names = [str(HERE / name) for name in tests]
-    command = [sys.executable, "-m", "pytest", "-q", "--timeout", str(TEST_S), *names]
+    command = [sys.executable, "-m", "pytest", "-q", *names]
     environment = {
         **os.environ,
         "SPARK_KIND": kind,
@@ -60,22 +59,22 @@ def run(kind: str, tests: Iterable[str], timeout_s: float) -> None:
         text=True,
     ) as child:
         try:
-            output, _ = child.communicate(timeout=timeout_s)
+            output, _ = child.communicate(timeout=RUN_S)
         except subprocess.TimeoutExpired:
             # Not killed: it has servers to end.
             child.send_signal(signal.SIGINT)
-            output, _ = child.communicate(timeout=END_S)
+            output, _ = child.communicate(timeout=HANG_S)
     assert child.returncode == 0, output[-4000:]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(RUN_S + HANG_S)
 @pytest.mark.parametrize("kind", KINDS)
 def test_some(kind: str) -> None:
-    run(kind, SOME, 330)
+    run(kind, SOME)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1300)
+@pytest.mark.timeout(RUN_S + HANG_S)
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything(kind: str) -> None:
-    run(kind, ALL, 1200)
+    run(kind, ALL)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docs.markdown import ROOT, Document
+from kit.limits import HANG_S
 from kit.live_server import LiveServer
 from spark.conftest import HIDDEN_KEYS, KEY, KEY_VARIABLE, Make, numbers, options
 
@@ -16,9 +17,6 @@ from penstock.client.flight import FlightClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-# Spark writes its event log beside the work; on a busy machine a moment later.
-WRITTEN_S = 30.0
 
 
 @pytest.fixture
@@ -67,7 +65,7 @@ def content(directory: Path) -> bytes:
 def until_written(spark: "SparkSession", events: Path, mark: str) -> None:
     """Until the event log has all that was done before this, and a command with a mark."""
     spark.range(1).createOrReplaceTempView(mark)
-    until_s = time.monotonic() + WRITTEN_S
+    until_s = time.monotonic() + HANG_S
     while mark.encode() not in content(events):
         assert time.monotonic() < until_s, "the mark is not in the event log"
         spark.range(1).count()  # another look after another job

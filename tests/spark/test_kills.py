@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from kit.limits import HANG_S
 from kit.live_server import ServerProcess
 from spark.cluster import Cluster, environment
 from spark.conftest import KEY, QUICK_JVM, free_port, spark_settings
@@ -29,8 +30,6 @@ PARTITIONS = 2
 # Of each partition before each kill; and of one batch of both.
 CHUNK = 1000
 BATCH = 800
-# Start of a driver with its executors, on two busy cores.
-WAIT_S = 120.0
 # Attempts that may fail after one kill before it counts as a defect.
 RESTARTS = 4
 
@@ -124,7 +123,7 @@ class Driver:
         failures = 0
         said: list[str] = []
         while left:
-            line = self._lines.get(timeout=WAIT_S)
+            line = self._lines.get(timeout=HANG_S)
             if line is None:
                 failures += 1
                 assert failures <= RESTARTS, said[-5:]
@@ -146,15 +145,15 @@ class Driver:
             with contextlib.suppress(BrokenPipeError):  # it has failed by itself
                 self._process.stdin.write("end\n")
                 self._process.stdin.flush()
-            if self._process.wait(WAIT_S) == 0:
+            if self._process.wait(HANG_S) == 0:
                 return
             self._end()
             self._start()
         raise AssertionError("the job does not come to its end")
 
     def _end(self) -> None:
-        self._process.wait(WAIT_S)
-        self._listener.join(WAIT_S)
+        self._process.wait(HANG_S)
+        self._listener.join(HANG_S)
         self._log.close()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
@@ -174,7 +173,6 @@ def kill_executor(cluster: Cluster, chance: random.Random) -> bool:
     return bool(found)
 
 
-@pytest.mark.timeout(240)
 def test_one_kill_of_each(tmp_path: Path) -> None:
     run(tmp_path, ["executor", "broker", "driver"], random.Random(1))
 

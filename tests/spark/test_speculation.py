@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 from kit.restarting import RestartingServer
 from spark.cluster import Cluster, environment
 from spark.conftest import KEY, QUICK_JVM, spark_settings
@@ -17,11 +18,9 @@ SCRIPT = Path(__file__).with_name("speculation_job.py")
 TASKS = 4
 # Of each task more than is staged at once: the attempt that hangs leaves something behind.
 ROWS = TASKS * 200_000
-WAIT_S = 200.0
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
 def test_a_speculative_attempt_wins(tmp_path: Path) -> None:
     # Spark starts no second attempt on a machine that has the first one.
     hosts = ("127.0.0.1", "127.0.0.2")
@@ -52,7 +51,7 @@ def test_a_speculative_attempt_wins(tmp_path: Path) -> None:
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=WAIT_S,
+            timeout=HANG_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]

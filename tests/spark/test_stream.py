@@ -92,7 +92,7 @@ def test_from_the_end_on(
 
 
 def grow(server: LiveServer, topic: str, count: int) -> None:
-    server.call(lambda: server.server.engine.catalogue.change(topic, {}, count))
+    server.settle(lambda: server.server.engine.catalogue.change(topic, {}, count))
 
 
 def test_new_partitions_and_topics(

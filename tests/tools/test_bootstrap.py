@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from kit.limits import HANG_S
 
 TOOL = Path(__file__).parents[2] / "tools" / "bootstrap.py"
 
@@ -73,7 +74,11 @@ def test_who_is_not_root_is_told_what_to_install(
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["compile", "surplus"]])
 def test_wrong_usage_is_one_line(arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, TOOL, *arguments], check=False, capture_output=True, text=True, timeout=50
+        [sys.executable, TOOL, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
     )
     assert done.returncode == 1
     assert done.stderr == "setup: usage: bootstrap.py env [EXTRA ...] | compile | java\n"

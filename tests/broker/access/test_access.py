@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.broker.access import access as access_module
 from penstock.broker.access import key_table, keys
@@ -177,7 +178,7 @@ def wait_for_login(access: Access, key: str) -> Principal | None:
         done.set()
 
     access.login(key, take)
-    assert done.wait(30)
+    assert done.wait(HANG_S)
     (answer,) = answers
     return answer
 
@@ -258,7 +259,7 @@ def test_an_answer_for_a_loop_that_has_ended_is_dropped(slow_hash: str) -> None:
     access = opened(None, Given("person", hash=slow_hash), post=post)
     answers: list[Principal | None] = []
     access.login(SECRET, answers.append)
-    assert ended.wait(30)
+    assert ended.wait(HANG_S)
     access.close()
     assert answers == []
 
@@ -468,7 +469,7 @@ def test_a_row_that_cannot_be_read_locks_out_only_itself(
     def damage(database: sqlite3.Connection) -> None:
         database.execute("UPDATE api_keys SET rules = '7' WHERE name = 'bad'")
 
-    metadata.submit(damage).result(5)
+    metadata.submit(damage).result(HANG_S)
     again = opened(metadata)
     assert again.authenticate(bad) is None
     assert again.authenticate(good) is not None

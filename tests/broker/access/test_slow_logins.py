@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.echo_server import hang_up, run
+from kit.limits import HANG_S
 from kit.running_server import running_server
 
 from penstock.broker.access import keys
@@ -31,7 +32,7 @@ class SlowHashes:
     def __call__(self, key: str, text: str) -> bool:
         self.tried.append(key)
         self.begun.set()
-        assert self._turns.acquire(timeout=30)
+        assert self._turns.acquire(timeout=HANG_S)
         return key == SECRET
 
     def let_go(self, number: int) -> None:
@@ -72,10 +73,10 @@ def test_a_right_key_gets_its_turn_before_the_wrong_ones_that_wait(
 
     for number in range(STORM):
         access.login(f"wrong-{number}", lambda _: None)
-    assert hashes.begun.wait(30)
+    assert hashes.begun.wait(HANG_S)
     access.login(SECRET, take)
     hashes.let_go(2)
-    assert answered.wait(30)
+    assert answered.wait(HANG_S)
     assert answers == [PERSON]
     assert hashes.tried[:2] == ["wrong-0", SECRET]
 
@@ -84,12 +85,12 @@ def test_a_login_that_nobody_waits_for_is_left_out(access: Access, hashes: SlowH
     answered = threading.Event()
     unwanted: list[Principal | None] = []
     access.login("first", lambda _: None)
-    assert hashes.begun.wait(30)
+    assert hashes.begun.wait(HANG_S)
     access.login("waits", lambda _: answered.set())
     for number in range(STORM):
         access.login(f"gone-{number}", unwanted.append, wanted=lambda: False)
     hashes.let_go(2)
-    assert answered.wait(30)
+    assert answered.wait(HANG_S)
     assert hashes.tried == ["first", "waits"]
     assert unwanted == []
 

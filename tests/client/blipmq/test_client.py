@@ -274,7 +274,7 @@ def test_a_silent_server_is_given_up() -> None:
 
 def test_a_request_without_an_answer_times_out() -> None:
     async def main() -> None:
-        settings = Waits().settings(attempts=0, timeout_s=0.05)
+        settings = Waits().settings(attempts=0, timeout_s=1.0)
         async with Peer(answers(LOGGED_IN)) as peer:
             client = BlipMQClient(peer.address, settings=settings)
             await client.__aenter__()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from kit.limits import HANG_S
 from pyarrow import flight
 
 from penstock.client.flight.put import Put
@@ -40,7 +41,7 @@ class Stream:
         self.end()
 
     def read(self) -> pa.Buffer | None:
-        return self._told.get(timeout=20)
+        return self._told.get(timeout=HANG_S)
 
     def close(self) -> None:
         if self._error is not None:

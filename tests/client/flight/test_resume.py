@@ -115,7 +115,6 @@ def test_kills_at_any_moment(server: RestartingServer, client: FlightClient, top
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5))
 def test_many_kills_at_any_moment(
     server: RestartingServer, client: FlightClient, topic: str, seed: int

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 from kit.flight_client import KEY, column
+from kit.limits import HANG_S
 from kit.restarting import RestartingServer
 
 from penstock.client.errors import ClientError, ConnectFailed, ConnectionLost, RequestTimedOut
@@ -23,9 +24,8 @@ TOPIC = "large"
 # Far more than gRPC and the kernel hold for a peer that reads nothing.
 BATCHES = 96
 BATCH_BYTES = 1_000_000
-LIMIT_S = 1.5
-# The limits above, and a busy machine.
-SOON_S = 15.0
+# How long the server may be silent. Far above the gaps that a busy machine makes between two answers.
+LIMIT_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_task_that_reads_goes_on_when_the_server_does(
     # Whichever comes first: the end of the wait, or that of a ping.
     (failure,) = failures
     assert isinstance(failure, RequestTimedOut | ConnectionLost)
-    assert failed_s - frozen_s < SOON_S
+    assert failed_s - frozen_s < HANG_S
     assert heads(found) == list(range(BATCHES))
 
 
@@ -130,7 +130,7 @@ def test_a_task_that_writes_goes_on_when_the_server_does(
         staged = client.stage("thawed", 1, "copy", rows(), create=True, retries=1)
         assert staged.batches == BATCHES
         (failed_s,) = failures
-        assert failed_s - began_s < SOON_S
+        assert failed_s - began_s < HANG_S
         client.commit_transaction("thawed", {1: BATCHES})
         assert heads(column(client, "copy")) == list(range(BATCHES))
 
@@ -156,7 +156,7 @@ def test_a_write_without_numbers_is_noticed_too(
     began_s = time.monotonic()
     with pytest.raises(ConnectionLost):
         client.write(TOPIC, rows())
-    assert time.monotonic() - began_s < SOON_S
+    assert time.monotonic() - began_s < HANG_S
 
 
 @pytest.mark.soak
@@ -171,16 +171,21 @@ def test_pings_find_a_silent_server(
         began_s = time.monotonic()
         with pytest.raises(ConnectFailed, match="ping timeout"):
             client.action("topics", 600.0)
-        assert time.monotonic() - began_s < SOON_S
+        assert time.monotonic() - began_s < HANG_S
 
 
 def test_the_watchdog_counts_only_waits() -> None:
     cancelled = threading.Event()
-    with Watchdog(0.05, cancelled.set) as watchdog:
+    now_s = 0.0
+    with Watchdog(0.05, cancelled.set, lambda: now_s) as watchdog:
+        now_s += 1
         assert not cancelled.wait(0.2)
         for _ in range(3):
             watchdog.wait_begins()
             watchdog.wait_ends()
+            now_s += 1
             assert not cancelled.wait(0.1)
         watchdog.wait_begins()
-        assert cancelled.wait(SOON_S) and watchdog.fired
+        assert not cancelled.wait(0.1)
+        now_s += 1
+        assert cancelled.wait(HANG_S) and watchdog.fired

@@ -31,6 +31,7 @@ from conformance.blipmq.peer import (
     until,
     x,
 )
+from kit.limits import HANG_S
 from kit.live_server import LiveServer
 
 from penstock.server.config.loading import load_config
@@ -52,7 +53,7 @@ def still_open(server: LiveServer, peer: BlipMQPeer, read_before: int, sent: int
     except BlockingIOError:
         return True
     finally:
-        peer.socket.settimeout(20)
+        peer.socket.settimeout(HANG_S)
     return False
 
 

@@ -18,6 +18,7 @@ from conformance.rustlog.peer import (
     live,
 )
 from kit.faulty_files import FaultyFiles
+from kit.limits import HANG_S
 from kit.live_server import LiveServer
 
 # Around a record in the longest Fetch reply that holds it alone: keys, and two offsets of 19 digits.
@@ -195,7 +196,7 @@ def test_batches_of_several_producers_do_not_mix(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(HANG_S)
     total = producers * requests * size
     with Talker(server.port()) as peer:
         reply = peer.ask(BINARY.fetch(topic, 0, 0, 1_000_000))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from kit.faulty_files import FaultyFiles
+from kit.limits import HANG_S
 from kit.partitions import Clock
 
 from penstock.log.errors import InvalidSettings, TopicExists, UnknownPartition, UnknownTopic
@@ -22,8 +23,6 @@ from penstock.log.storage.cache import BatchCache
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.names import InvalidTopicName
-
-WAIT_S = 20.0
 
 
 class Room:
@@ -51,12 +50,12 @@ class Room:
     def settle(self) -> None:
         """Waits until the callbacks of all metadata changes so far have run."""
         for _ in range(2):
-            self.metadata.submit(lambda db: None).result(WAIT_S)
+            self.metadata.submit(lambda db: None).result(HANG_S)
 
     @contextmanager
     def locked_metadata(self) -> Iterator[None]:
         """Another program holds the database for longer than is waited for: nothing can be written."""
-        self.metadata.submit(lambda db: db.execute("PRAGMA busy_timeout = 10")).result(WAIT_S)
+        self.metadata.submit(lambda db: db.execute("PRAGMA busy_timeout = 10")).result(HANG_S)
         with closing(sqlite3.connect(self.metadata.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             yield
@@ -194,7 +193,7 @@ def test_what_is_not_written_does_not_count(room: Room, what: str) -> None:
         else:
             change = catalogue.remove("orders", lambda topic: pytest.fail("it is still there"))
         with pytest.raises(MetadataError, match="not written"):
-            change.result(WAIT_S)
+            change.result(HANG_S)
     room.settle()
     topic = catalogue.get("orders")
     assert (topic.info, len(topic.partitions)) == (before, 1)
@@ -278,11 +277,11 @@ def test_a_directory_of_no_topic_is_left_alone(
 def test_a_topic_whose_row_cannot_be_written_is_gone_again(room: Room) -> None:
     catalogue = room.open()
     room.create(catalogue, "orders")
-    room.metadata.submit(lambda db: db.execute("UPDATE topics SET name = 'taken'")).result(WAIT_S)
+    room.metadata.submit(lambda db: db.execute("UPDATE topics SET name = 'taken'")).result(HANG_S)
     topic = catalogue.create("taken", 1, TopicSettings())
     creation = topic.creation
     if creation is not None:
         with pytest.raises(Exception, match="UNIQUE"):
-            creation.result(WAIT_S)
+            creation.result(HANG_S)
     room.settle()
     assert catalogue.find("taken") is None

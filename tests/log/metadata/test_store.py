@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.log.metadata.errors import (
     MetadataClosed,
@@ -20,7 +21,6 @@ from penstock.log.metadata.errors import (
 from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
 from penstock.log.metadata.store import LOCK_WAIT_S, MAX_CHANGES_PER_COMMIT, Change, MetadataStore
 
-WAIT_S = 20.0
 INSERT_OFFSET = "INSERT INTO group_offsets VALUES (?, 1, 0, ?, 0)"
 
 
@@ -43,11 +43,11 @@ class Hold:
         self.running = threading.Event()
         self.release = threading.Event()
         self.change = store.submit(self._run)
-        assert self.running.wait(WAIT_S)
+        assert self.running.wait(HANG_S)
 
     def _run(self, _connection: sqlite3.Connection) -> None:
         self.running.set()
-        assert self.release.wait(WAIT_S)
+        assert self.release.wait(HANG_S)
 
 
 def insert(group: str, offset: int = 0) -> Callable[[sqlite3.Connection], int]:
@@ -69,7 +69,7 @@ def test_result_is_what_the_change_returned_and_can_be_queried(store: MetadataSt
             " VALUES ('orders', 'orders', 3, '{}', 7) RETURNING id"
         ).fetchone()[0]
     )
-    assert change.result(WAIT_S) == 1
+    assert change.result(HANG_S) == 1
     assert change.done
     assert change.error is None
     assert store.query("SELECT id, partitions FROM topics WHERE name = ?", ("orders",)) == [(1, 3)]
@@ -81,7 +81,7 @@ def test_waiting_changes_share_one_commit(store: MetadataStore) -> None:
     changes = [store.submit(insert(f"group-{n:03}", n)) for n in range(500)]
     assert not any(change.done for change in changes)
     hold.release.set()
-    assert [change.result(WAIT_S) for change in changes] == [1] * 500
+    assert [change.result(HANG_S) for change in changes] == [1] * 500
     assert store.commits - commits == 2  # the held one alone, then all others together
     assert store.changes == 501
     assert len(groups(store)) == 500
@@ -91,7 +91,7 @@ def test_a_group_is_limited(store: MetadataStore) -> None:
     hold = Hold(store)
     changes = [store.submit(lambda _db: None) for _ in range(MAX_CHANGES_PER_COMMIT + 1)]
     hold.release.set()
-    changes[-1].result(WAIT_S)
+    changes[-1].result(HANG_S)
     assert store.commits == 3
 
 
@@ -100,7 +100,7 @@ def test_not_visible_to_readers_before_the_commit(store: MetadataStore) -> None:
         insert("early")(connection)
         return groups(store)
 
-    assert store.submit(change).result(WAIT_S) == []
+    assert store.submit(change).result(HANG_S) == []
     assert groups(store) == ["early"]
 
 
@@ -109,7 +109,7 @@ def test_a_change_sees_the_earlier_ones_of_its_group(store: MetadataStore) -> No
     store.submit(insert("first"))
     count = store.submit(lambda db: db.execute("SELECT count(*) FROM group_offsets").fetchone()[0])
     hold.release.set()
-    assert count.result(WAIT_S) == 1
+    assert count.result(HANG_S) == 1
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_a_failing_change_is_undone_alone(
         store.submit(insert("b")),
     )
     hold.release.set()
-    assert (before.result(WAIT_S), after.result(WAIT_S)) == (1, 1)
+    assert (before.result(HANG_S), after.result(HANG_S)) == (1, 1)
     with pytest.raises(raised):
-        failing.result(WAIT_S)
+        failing.result(HANG_S)
     assert isinstance(failing.error, raised)
     assert groups(store) == ["a", "b"]
     assert store.commits == 2
@@ -147,32 +147,32 @@ def test_a_failing_change_is_undone_alone(
 def test_a_full_database_fails_its_group_with_one_error_and_the_store_goes_on(
     store: MetadataStore,
 ) -> None:
-    used = store.submit(lambda db: db.execute("PRAGMA page_count").fetchone()[0]).result(WAIT_S)
-    store.submit(lambda db: db.execute(f"PRAGMA max_page_count = {used}").fetchone()).result(WAIT_S)
+    used = store.submit(lambda db: db.execute("PRAGMA page_count").fetchone()[0]).result(HANG_S)
+    store.submit(lambda db: db.execute(f"PRAGMA max_page_count = {used}").fetchone()).result(HANG_S)
     hold = Hold(store)
     small, large = store.submit(insert("small")), store.submit(insert("x" * 100_000))
     hold.release.set()
     for change in (small, large):
         with pytest.raises(MetadataWriteFailed, match=r"2 metadata change.*full") as caught:
-            change.result(WAIT_S)
+            change.result(HANG_S)
         assert (caught.value.path, caught.value.changes) == (store.path, 2)
     assert groups(store) == []
-    store.submit(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone()).result(WAIT_S)
-    assert store.submit(insert("x" * 100_000)).result(WAIT_S) == 1
+    store.submit(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone()).result(HANG_S)
+    assert store.submit(insert("x" * 100_000)).result(HANG_S) == 1
 
 
 def test_a_change_that_ends_the_transaction_fails_its_group(store: MetadataStore) -> None:
     bad = store.submit(lambda db: db.commit())
     with pytest.raises(MetadataWriteFailed, match="ended the transaction"):
-        bad.result(WAIT_S)
-    assert store.submit(insert("next")).result(WAIT_S) == 1
+        bad.result(HANG_S)
+    assert store.submit(insert("next")).result(HANG_S) == 1
 
 
 @pytest.mark.parametrize(
     "name", ["\u00fc\u4e2d\U0001f600", "..", "a/b", "A", "a", "it's", "nul\0inside", " "]
 )
 def test_names_hold_any_utf8(store: MetadataStore, name: str) -> None:
-    store.submit(insert(name, 5)).result(WAIT_S)
+    store.submit(insert(name, 5)).result(HANG_S)
     found = store.query(
         "SELECT group_name, offset FROM group_offsets WHERE group_name = ?", (name,)
     )
@@ -196,7 +196,7 @@ def test_callbacks_run_through_post_once_per_group_in_order(path: str) -> None:
             change: Change[int] = store.submit(partial(constant, n))
             change.add_done_callback(lambda done: order.append(done.result()))
         hold.release.set()
-        assert all_run.wait(WAIT_S)
+        assert all_run.wait(HANG_S)
         assert order == list(range(10))
         assert len(posted) == 1
         change.add_done_callback(lambda _done: order.append(99))  # late: at once
@@ -211,7 +211,7 @@ def test_callbacks_reach_an_event_loop(path: str) -> None:
         store.submit(lambda _db: 5).add_done_callback(
             lambda done: future.set_result(threading.get_ident())
         )
-        thread = await asyncio.wait_for(future, WAIT_S)
+        thread = await asyncio.wait_for(future, HANG_S)
         store.close()
         return thread, threading.get_ident()
 
@@ -227,12 +227,12 @@ def test_a_failing_callback_or_post_does_not_stop_the_writer(path: str) -> None:
         hold = Hold(store)
         store.submit(lambda _db: None).add_done_callback(print)
         hold.release.set()
-        assert store.submit(lambda _db: 1).result(WAIT_S) == 1
+        assert store.submit(lambda _db: 1).result(HANG_S) == 1
     with closing(MetadataStore(path)) as store:
         hold = Hold(store)
         store.submit(lambda _db: None).add_done_callback(lambda _done: 1 // 0)
         hold.release.set()
-        assert store.submit(lambda _db: 2).result(WAIT_S) == 2
+        assert store.submit(lambda _db: 2).result(HANG_S) == 2
 
 
 def test_the_queue_is_bounded(path: str) -> None:
@@ -242,8 +242,8 @@ def test_the_queue_is_bounded(path: str) -> None:
         with pytest.raises(MetadataOverloaded, match="3 metadata changes wait"):
             store.submit(insert("too many"))
         hold.release.set()
-        assert [change.result(WAIT_S) for change in kept] == [1, 1, 1]
-        assert store.submit(insert("again")).result(WAIT_S) == 1
+        assert [change.result(HANG_S) for change in kept] == [1, 1, 1]
+        assert store.submit(insert("again")).result(HANG_S) == 1
 
 
 def test_result_times_out_and_the_change_still_happens(store: MetadataStore) -> None:
@@ -253,7 +253,7 @@ def test_result_times_out_and_the_change_still_happens(store: MetadataStore) -> 
         change.result(0.01)
     assert change.error is None
     hold.release.set()
-    assert change.result(WAIT_S) == 1
+    assert change.result(HANG_S) == 1
 
 
 def test_close_writes_what_is_queued(path: str) -> None:
@@ -263,7 +263,7 @@ def test_close_writes_what_is_queued(path: str) -> None:
     closer = threading.Thread(target=store.close)
     closer.start()
     hold.release.set()
-    closer.join(WAIT_S)
+    closer.join(HANG_S)
     assert all(change.done and change.error is None for change in changes)
     store.close()  # again: nothing happens
     with pytest.raises(MetadataClosed):
@@ -279,7 +279,7 @@ def test_wal_and_full_synchronous_and_private(store: MetadataStore) -> None:
         mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
         return mode, connection.execute("PRAGMA synchronous").fetchone()[0]
 
-    assert store.submit(pragmas).result(WAIT_S) == ("wal", 2)
+    assert store.submit(pragmas).result(HANG_S) == ("wal", 2)
     for suffix in ("", "-wal", "-shm"):
         assert os.stat(store.path + suffix).st_mode & 0o077 == 0
 
@@ -296,9 +296,9 @@ def test_reopening_keeps_content_and_ids_are_never_reused(path: str) -> None:
     )
     for expected_id in (1, 2):
         with closing(MetadataStore(path)) as store:
-            row_id = store.submit(lambda db: db.execute(insert_topic).lastrowid).result(WAIT_S)
+            row_id = store.submit(lambda db: db.execute(insert_topic).lastrowid).result(HANG_S)
             assert row_id == expected_id
-            store.submit(lambda db: db.execute("DELETE FROM topics")).result(WAIT_S)
+            store.submit(lambda db: db.execute("DELETE FROM topics")).result(HANG_S)
 
 
 def test_a_fresh_database_has_the_version_of_the_last_migration(store: MetadataStore) -> None:
@@ -309,11 +309,11 @@ def test_a_fresh_database_has_the_version_of_the_last_migration(store: MetadataS
 def test_a_database_locked_by_another_process_fails_the_group_in_bounded_time(
     store: MetadataStore,
 ) -> None:
-    store.submit(lambda db: db.execute("PRAGMA busy_timeout = 10").fetchone()).result(WAIT_S)
+    store.submit(lambda db: db.execute("PRAGMA busy_timeout = 10").fetchone()).result(HANG_S)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(MetadataWriteFailed, match="locked"):
-            store.submit(insert("blocked")).result(WAIT_S)
+            store.submit(insert("blocked")).result(HANG_S)
         other.execute("ROLLBACK")
-    assert LOCK_WAIT_S < WAIT_S
-    assert store.submit(insert("free")).result(WAIT_S) == 1
+    assert LOCK_WAIT_S < HANG_S
+    assert store.submit(insert("free")).result(HANG_S) == 1

@@ -10,12 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.log.metadata.errors import MetadataDamaged, MetadataTooNew, MetadataUnavailable
 from penstock.log.metadata.schema import MIGRATIONS
 from penstock.log.metadata.store import MetadataStore
 
-WAIT_S = 20.0
 INSERT = "INSERT INTO group_offsets VALUES (?, 1, 0, 0, 0)"
 
 
@@ -33,17 +33,17 @@ import resource, sys
 from penstock.log.metadata.store import MetadataStore, MetadataWriteFailed
 store = MetadataStore(sys.argv[1])
 insert = "INSERT INTO group_offsets VALUES (?, 1, 0, 0, 0)"
-store.submit(lambda db: db.execute(insert, ("before",))).result(20)
+store.submit(lambda db: db.execute(insert, ("before",))).result(300)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
 change = store.submit(lambda db: db.execute(insert, ("y" * 200_000,)))
 try:
-    change.result(20)
+    change.result(300)
     print("no error")
 except MetadataWriteFailed as error:
     print(error.reason)
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-store.submit(lambda db: db.execute(insert, ("after",))).result(20)
+store.submit(lambda db: db.execute(insert, ("after",))).result(300)
 print(store.query("SELECT group_name FROM group_offsets ORDER BY 1"))
 store.close()
 """
@@ -53,7 +53,7 @@ def test_a_real_write_error_at_commit_fails_the_group_and_the_store_goes_on(path
     # A file size limit makes the write of the WAL fail in the kernel, as a full disk would.
     done = subprocess.run(
         [sys.executable, "-c", IO_ERROR_CHILD, path],
-        capture_output=True, text=True, timeout=WAIT_S, check=True,
+        capture_output=True, text=True, timeout=HANG_S, check=True,
     )  # fmt: skip
     reason, rows = done.stdout.splitlines()
     assert reason in ("disk I/O error", "database or disk is full")
@@ -72,7 +72,7 @@ def work(worker):
     for n in itertools.count(start):
         name = f"{worker}/{n}"
         store.submit(lambda db: db.execute(
-            "INSERT INTO group_offsets VALUES (?, 1, 0, ?, 0)", (name, n))).result(20)
+            "INSERT INTO group_offsets VALUES (?, 1, 0, ?, 0)", (name, n))).result(300)
         with print_lock:
             print(name, flush=True)
 for worker in range(4):
@@ -95,7 +95,7 @@ def test_acknowledged_changes_survive_sigkill(path: str) -> None:
             os.kill(child.pid, signal.SIGKILL)
             # What it could still say before it died counts too; a cut line does not.
             acknowledged.update(line.rstrip("\n") for line in lines if line.endswith("\n"))
-        assert child.wait(WAIT_S) == -signal.SIGKILL
+        assert child.wait(HANG_S) == -signal.SIGKILL
         with closing(MetadataStore(path)) as store:
             assert acknowledged - set(groups(store)) == set()
     assert len(acknowledged) >= 5 * 37
@@ -125,7 +125,7 @@ def not_a_database(path: str) -> None:
 def fill(path: str) -> None:
     rows = [(f"{n:04}" * 20,) for n in range(500)]
     with closing(MetadataStore(path)) as store:
-        store.submit(lambda db: db.executemany(INSERT, rows)).result(WAIT_S)
+        store.submit(lambda db: db.executemany(INSERT, rows)).result(HANG_S)
 
 
 def broken_page(path: str) -> None:

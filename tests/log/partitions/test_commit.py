@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.faulty_files import FaultyFiles
+from kit.limits import HANG_S
 from kit.partitions import Bench
 
 from penstock.log.batch.format import encode_values
@@ -16,8 +17,6 @@ from penstock.log.partitions.commit import GroupCommit
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.storage.files import RealFiles
-
-WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def test_one_flush_covers_all_that_arrived_meanwhile(
     files: FaultyFiles, commit: GroupCommit, tmp_path: Path
 ) -> None:
     partition = open_partition(files, tmp_path / "0")
-    append(commit, partition).result(WAIT_S)
+    append(commit, partition).result(HANG_S)
     before = files.calls["sync"]
     with files.pause("sync") as paused:
         first = append(commit, partition)
@@ -55,7 +54,7 @@ def test_one_flush_covers_all_that_arrived_meanwhile(
         others = [append(commit, partition) for _ in range(64)]
         assert not first.done and not any(token.done for token in others)
         assert partition.visible_offset == 1
-    assert [token.result(WAIT_S) for token in [first, *others]] == list(range(1, 66))
+    assert [token.result(HANG_S) for token in [first, *others]] == list(range(1, 66))
     assert files.calls["sync"] == before + 2
     assert partition.counters.flushes == 3
     assert partition.visible_offset == 66
@@ -69,9 +68,9 @@ def test_a_slow_partition_does_not_hold_up_the_others(
     with files.pause("sync", suffix="slow/00000000000000000000.log") as paused:
         waiting = append(commit, slow)
         paused.wait_until_reached()
-        assert append(commit, quick).result(WAIT_S) == 0
+        assert append(commit, quick).result(HANG_S) == 0
         assert not waiting.done
-    assert waiting.result(WAIT_S) == 0
+    assert waiting.result(HANG_S) == 0
 
 
 def test_tokens_complete_through_post(files: FaultyFiles, tmp_path: Path) -> None:
@@ -125,16 +124,16 @@ def test_a_failed_flush_is_told_to_all_that_wait_and_stops_the_partition(
     files: FaultyFiles, commit: GroupCommit, tmp_path: Path
 ) -> None:
     partition = open_partition(files, tmp_path / "0")
-    append(commit, partition).result(WAIT_S)
+    append(commit, partition).result(HANG_S)
     files.fail("sync", errno.EIO)
     with files.pause("sync") as paused:
         flushed = append(commit, partition)
         paused.wait_until_reached()
         queued = append(commit, partition)
     with pytest.raises(OutcomeUnknown):
-        flushed.result(WAIT_S)
+        flushed.result(HANG_S)
     with pytest.raises(PartitionStopped):
-        queued.result(WAIT_S)
+        queued.result(HANG_S)
     with pytest.raises(PartitionStopped):
         append(commit, partition)
     assert (partition.visible_offset, partition.counters.flushes) == (1, 1)
@@ -156,8 +155,8 @@ def test_forget_waits_for_the_flush_that_runs(
         thread = threading.Thread(target=forget)
         thread.start()
         assert not forgotten.is_set()
-    thread.join(WAIT_S)
-    assert forgotten.is_set() and token.result(WAIT_S) == 0
+    thread.join(HANG_S)
+    assert forgotten.is_set() and token.result(HANG_S) == 0
 
 
 def test_forget_drops_what_was_planned(files: FaultyFiles, tmp_path: Path) -> None:

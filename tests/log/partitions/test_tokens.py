@@ -4,12 +4,11 @@ import asyncio
 import threading
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.log.engine import ReadToken
 from penstock.log.errors import LogClosed
 from penstock.log.partitions.tokens import AppendToken
-
-WAIT_S = 20.0
 
 
 def done_token(offset: int = 7) -> AppendToken:
@@ -51,11 +50,11 @@ def test_a_callback_that_fails_does_not_keep_the_others_waiting(
 def test_a_thread_waits_for_the_result() -> None:
     token = AppendToken(1)
     results: list[int] = []
-    thread = threading.Thread(target=lambda: results.append(token.result(WAIT_S)))
+    thread = threading.Thread(target=lambda: results.append(token.result(HANG_S)))
     thread.start()
     token.base_offset = 5
     token.complete()
-    thread.join(WAIT_S)
+    thread.join(HANG_S)
     assert results == [5]
     assert token.result() == 5
 
@@ -143,7 +142,7 @@ def test_a_read_can_be_waited_for() -> None:
     with pytest.raises(TimeoutError, match="not done after 0 s"):
         token.result(0)
     threading.Thread(target=lambda: token.settle("read", None)).start()
-    assert token.result(WAIT_S) == "read"
+    assert token.result(HANG_S) == "read"
 
 
 def test_a_read_raises_its_error() -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.errors import PenstockError
 from penstock.log.storage.lock import LOCK_FILE_NAME, DataDirectoryInUse, DataDirectoryLock, Holder
@@ -66,7 +67,7 @@ def test_the_second_process_hears_who_holds_the_directory(tmp_path: Path) -> Non
 def test_the_kernel_releases_the_lock_of_a_killed_process(tmp_path: Path) -> None:
     with holding_process(tmp_path) as child:
         child.kill()
-        child.wait(10)
+        child.wait(HANG_S)
         with DataDirectoryLock(str(tmp_path)):
             with pytest.raises(DataDirectoryInUse) as raised:
                 DataDirectoryLock(str(tmp_path))

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.log.storage.files import MAX_PARTS_PER_WRITE, RealFiles
 
@@ -90,20 +91,20 @@ class TestRealFiles:
         def slow_sync(descriptor: int) -> None:
             descriptors.append(descriptor)
             inside.set()
-            assert leave.wait(10)
+            assert leave.wait(HANG_S)
             os.fsync(descriptor)
 
         monkeypatch.setattr(os, "fdatasync", slow_sync)
         file = RealFiles().open(str(tmp_path / "f"), create=True)
         with ThreadPoolExecutor(1) as pool:
             syncing = pool.submit(file.sync)
-            assert inside.wait(10)
+            assert inside.wait(HANG_S)
             file.close()
             os.fstat(descriptors[0])
             with pytest.raises(OSError):
                 file.size()
             leave.set()
-            syncing.result(10)
+            syncing.result(HANG_S)
         with pytest.raises(OSError):
             os.fstat(descriptors[0])
 

@@ -41,7 +41,7 @@ class Failing:
             raise OSError("no space")
         self.done[number].set()
 
-    def wait(self, number: int) -> None:
+    def wait_until_done(self, number: int) -> None:
         assert self.done[number].wait(WAIT_S)
 
 
@@ -52,7 +52,7 @@ def test_until_it_is_done(make: Make) -> None:
         work.done[number] = threading.Event()
         one.add(number)
     for number in (7, 8):
-        work.wait(number)
+        work.wait_until_done(number)
     one.close()
     assert len(one) == 0
     assert work.tries == {7: 4, 8: 4}
@@ -105,7 +105,7 @@ def test_a_new_thread_when_the_old_one_has_gone(make: Make) -> None:
     for number in (1, 2):
         work.done[number] = threading.Event()
         one.add(number)
-        work.wait(number)
+        work.wait_until_done(number)
         while (thread := one._thread) is not None:
             thread.join(WAIT_S)
     assert work.tries == {1: 1, 2: 1}
@@ -123,7 +123,7 @@ def test_one_that_somebody_else_has_done_is_not_tried(
     monkeypatch.setattr(retries, "FIRST_DELAY_S", 0.001)
     work.done[2] = threading.Event()
     one.add(2)
-    work.wait(2)
+    work.wait_until_done(2)
     assert work.tries == {2: 1}
 
 
@@ -136,5 +136,5 @@ def test_one_that_is_done_makes_the_others_due(make: Make, monkeypatch: pytest.M
         one.add(number)
     monkeypatch.setattr(retries, "FIRST_DELAY_S", 0.001)
     one.drop(1)
-    work.wait(2)
+    work.wait_until_done(2)
     assert work.tries == {2: 1}

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 from kit.engines import Opener, batch, make
 from kit.faulty_files import FaultyFiles
+from kit.limits import HANG_S
 from kit.transactions import begin, everything, stage, staged_files
 
 from penstock.log.embedded import EmbeddedEngine
@@ -149,7 +150,7 @@ def test_begun_anew_under_the_same_name(engine: EmbeddedEngine) -> None:
 
 
 def test_tasks_at_the_same_time(engine: EmbeddedEngine) -> None:
-    start = threading.Barrier(3, timeout=20)
+    start = threading.Barrier(3, timeout=HANG_S)
 
     def run(task: int) -> None:
         start.wait()
@@ -162,7 +163,7 @@ def test_tasks_at_the_same_time(engine: EmbeddedEngine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(HANG_S)
     engine.transactions.commit("q", dict.fromkeys(range(3), 20))
     expected = [f"{task}-{n}.0".encode() for task in range(3) for n in range(20)]
     assert everything(engine)["a/0"] == expected

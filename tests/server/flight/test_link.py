@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from kit.limits import HANG_S
 
 from penstock.broker.access.access import Principal
 from penstock.broker.errors import BrokerError, Code
@@ -25,7 +26,6 @@ from penstock.server.flight.link import (
     send,
 )
 
-WAIT_S = 20.0
 SOMEBODY = Principal("somebody", "user", ("a*",), 3)
 
 
@@ -34,7 +34,7 @@ class Pair:
 
     def __init__(self) -> None:
         ours, self.server = socket.socketpair()
-        self.server.settimeout(WAIT_S)
+        self.server.settimeout(HANG_S)
         self.link = BrokerLink(ours)
         self._ours = ours
         self.listener = threading.Thread(target=self.link.listen, daemon=True)
@@ -48,7 +48,7 @@ class Pair:
 
     def close(self) -> None:
         self.server.close()
-        self.listener.join(WAIT_S)
+        self.listener.join(HANG_S)
         self._ours.close()
 
 
@@ -73,8 +73,8 @@ def test_answers_find_their_questions_in_any_order(pair: Pair) -> None:
     assert not first.done
     send(pair.server, Reply(two.number, Appended(7, False)))
     send(pair.server, Reply(one.number, LoggedIn(SOMEBODY)))
-    assert first.result(WAIT_S) == LoggedIn(SOMEBODY)
-    assert second.result(WAIT_S) == Appended(7, False)
+    assert first.result(HANG_S) == LoggedIn(SOMEBODY)
+    assert second.result(HANG_S) == Appended(7, False)
 
 
 def test_a_frame_that_comes_byte_by_byte(pair: Pair) -> None:
@@ -86,14 +86,14 @@ def test_a_frame_that_comes_byte_by_byte(pair: Pair) -> None:
         frame = far.recv(10_000)
     for place in range(len(frame)):
         pair.server.sendall(frame[place : place + 1])
-    assert asked.result(WAIT_S) == LoggedIn(SOMEBODY)
+    assert asked.result(HANG_S) == LoggedIn(SOMEBODY)
 
 
 def test_a_failure_is_raised_with_its_code(pair: Pair) -> None:
     asked = pair.link.ask_later(Login("wrong"))
     send(pair.server, Reply(pair.asked()[0].number, Failure(8, "no")))
     with pytest.raises(BrokerError, match="no") as caught:
-        asked.result(WAIT_S)
+        asked.result(HANG_S)
     assert caught.value.code is Code.NOT_AUTHENTICATED
 
 
@@ -101,9 +101,9 @@ def test_the_end_of_the_server_is_heard(pair: Pair) -> None:
     asked = pair.link.ask_later(Login(None))
     pair.server.close()
     with pytest.raises(BrokerError) as caught:
-        asked.result(WAIT_S)
+        asked.result(HANG_S)
     assert caught.value.code is Code.SHUTTING_DOWN
-    pair.listener.join(WAIT_S)
+    pair.listener.join(HANG_S)
     with pytest.raises(BrokerError):
         pair.link.login(None)
 
@@ -116,7 +116,7 @@ def test_no_answer_is_an_unknown_outcome(pair: Pair) -> None:
     # A late answer is nobody's.
     send(pair.server, Reply(pair.asked()[0].number, Appended(0, False)))
     send(pair.server, Stop())
-    pair.listener.join(WAIT_S)
+    pair.listener.join(HANG_S)
     assert not pair.listener.is_alive()
 
 
@@ -137,9 +137,9 @@ def test_bytes_on_their_way_are_bounded(pair: Pair, monkeypatch: pytest.MonkeyPa
     assert isinstance(pair.asked()[0].question, Login)
     assert not sent.is_set() and not small.done
     send(pair.server, Reply(number, Appended(0, False)))
-    assert sent.wait(WAIT_S)
+    assert sent.wait(HANG_S)
     assert isinstance(pair.asked()[0].question, Append)
-    thread.join(WAIT_S)
+    thread.join(HANG_S)
 
 
 def test_one_that_is_larger_than_the_bound_goes_alone(
