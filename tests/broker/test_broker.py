@@ -98,7 +98,7 @@ def test_an_orphan_lives_on_for_a_while(bench: Bench) -> None:
     assert subscriptions.use(one.id, ANYBODY, "d") is None
     assert subscriptions.counters.orphans_expired == 1
     bench.settle()
-    assert bench.engine.metadata.query("SELECT id FROM backlogs") == []
+    assert bench.engine.metadata.list("settled") == []
 
 
 def test_ids_start_at_1_and_are_not_used_again(bench: Bench) -> None:

@@ -1,7 +1,6 @@
 """The table of errors, and that every error of the log has its place in it."""
 
 import errno
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +43,7 @@ CASES: list[tuple[Exception, Code, str]] = [
     (log.CommitWaits(3), Code.COMMIT_UNFINISHED, "decided and will appear; it waits for another"),
     (log.DecisionUnknown("disk full"), Code.OUTCOME_UNKNOWN, "may be written or not: disk full"),
     (log.TransactionNotOpen("q/1", "unknown"), Code.TRANSACTION_NOT_OPEN, "'q/1' is unknown"),
+    (log.RecordConflict("keys", "a", 1, 2), Code.OVERLOADED, "try again"),
     (log.LogClosed(), Code.SHUTTING_DOWN, "shutting down"),
     (metadata.MetadataError(PATH), Code.STORAGE_ERROR, "storage failed"),
     (metadata.MetadataTooNew(PATH, 9, 1), Code.STORAGE_ERROR, "storage failed"),
@@ -59,7 +59,7 @@ CASES: list[tuple[Exception, Code, str]] = [
     (OSError(errno.EIO, "Input/output error", PATH), Code.STORAGE_ERROR, "Input/output error"),
     (OSError("odd"), Code.STORAGE_ERROR, "storage failed"),
     (TimeoutError("not done after 5 s"), Code.OUTCOME_UNKNOWN, "stored or not"),
-    (sqlite3.OperationalError(f"no such table at {PATH}"), Code.INTERNAL, "internal error"),
+    (metadata.MetadataRefused(PATH, f"no such table at {PATH}"), Code.INTERNAL, "internal error"),
     (ZeroDivisionError(PATH), Code.INTERNAL, "internal error"),
 ]
 

@@ -1,7 +1,6 @@
 """The embedded engine: topics from creation to deletion, and the offsets of groups."""
 
 import errno
-import sqlite3
 import threading
 from pathlib import Path
 
@@ -22,7 +21,9 @@ from kit.engines import (
 from kit.faulty_files import FaultyFiles
 
 from penstock.log.errors import LogClosed, UnknownPartition, UnknownTopic
+from penstock.log.metadata.errors import MetadataRefused
 from penstock.log.metadata.settings import TopicSettings
+from penstock.log.records import Delete
 
 
 def test_create_describe_list_delete(opened: Opener) -> None:
@@ -156,15 +157,15 @@ def test_a_topic_that_cannot_be_created_takes_its_appends_with_it(
 ) -> None:
     engine = opened()
     busy = BusyMetadata(engine)
-    engine.metadata.submit(lambda db: db.execute("DROP TABLE topics"))
+    engine.metadata.submit(lambda db: db.execute("DROP TABLE records"))
     engine.create_topic("orders")
     creation = engine.topic_durable("orders")
     token = engine.append("orders", 0, batch(b"v"))
     assert creation is not None and flushed(engine, "orders").wait(WAIT_S)
     busy.release()
-    with pytest.raises(sqlite3.OperationalError):
+    with pytest.raises(MetadataRefused):
         token.result(WAIT_S)
-    with pytest.raises(sqlite3.OperationalError):
+    with pytest.raises(MetadataRefused):
         creation.result(WAIT_S)
     settle(engine)
     assert engine.topic("orders") is None
@@ -217,7 +218,7 @@ def test_a_deleted_topic_takes_its_group_offsets_with_it(opened: Opener) -> None
 def test_a_commit_for_a_topic_that_is_not_stored_fails(opened: Opener) -> None:
     engine = opened()
     make(engine, "orders")
-    engine.metadata.submit(lambda db: db.execute("DELETE FROM topics")).result(WAIT_S)
+    engine.metadata.change((Delete("topics", "orders"),)).result(WAIT_S)
     with pytest.raises(UnknownTopic):
         engine.commit_offset("g", "orders", 0, 5).result(WAIT_S)
     assert engine.committed_offset("g", "orders", 0) is None

@@ -6,7 +6,6 @@ wire format. Lives on the event loop; the engine calls back there.
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock.broker.access.access import Access, Action, Principal
 from penstock.broker.counters import ProtocolCounters
@@ -23,7 +22,6 @@ from penstock.log.batch.view import BatchView
 from penstock.log.engine import Engine, Pending, ReadToken, TopicInfo
 from penstock.log.errors import LogError, OffsetOutOfRange
 from penstock.log.metadata.settings import TopicSettings
-from penstock.log.metadata.store import MetadataStore
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.storage.reader import ReadResult
 
@@ -37,18 +35,12 @@ logger = logging.getLogger(__name__)
 Delivery = list[tuple[Run, list[BatchView]]]
 
 
-class StoredEngine(Engine, Protocol):
-    """An engine of this machine also keeps the metadata."""
-
-    metadata: MetadataStore
-
-
 class Broker:
     """One for the whole server. `stopping` refuses new durable work while connections drain."""
 
     def __init__(
         self,
-        engine: StoredEngine,
+        engine: Engine,
         access: Access,
         options: BrokerOptions,
         clock_us: Callable[[], int],
@@ -106,13 +98,13 @@ class Broker:
         self.require(principal, "write", topic)
         return self.engine.create_topic(topic, partitions, settings)
 
-    def delete_topic(self, principal: Principal, topic: str) -> Pending[None]:
+    def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
         self.require(principal, "admin", topic)
         change = self.engine.delete_topic(topic)
         change.add_done_callback(lambda done: self._deleted(topic, done))
         return change
 
-    def _deleted(self, topic: str, change: Pending[None]) -> None:
+    def _deleted(self, topic: str, change: Pending[object]) -> None:
         if change.error is not None:
             return
         self.subscriptions.forget_topic(topic)
@@ -197,7 +189,7 @@ class Broker:
 
     def commit_offset(
         self, principal: Principal, group: str, topic: str, partition: int, offset: int
-    ) -> Pending[None] | None:
+    ) -> Pending[object] | None:
         """None when there is no such partition; the offset is remembered all the same."""
         self.require(principal, "read", topic)
         info = self.engine.topic(topic)

@@ -6,7 +6,6 @@ table knows no protocol and no HTTP status. A number is never given to another e
 BrokerError (a PenstockError)     a code of the table, and what happened this time
 """
 
-import sqlite3
 from collections.abc import Callable
 from enum import Enum, unique
 from typing import Any, Final, Self
@@ -119,6 +118,10 @@ def _unfinished(error: log.CommitUnfinished) -> str:
     )
 
 
+def _conflict(error: log.RecordConflict) -> str:
+    return "somebody else changed the same thing at this moment; try again"
+
+
 def _not_appended(error: log.AppendFailed) -> str:
     return f"nothing was stored: {error.reason}"
 
@@ -163,6 +166,7 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.CommitUnfinished: (Code.COMMIT_UNFINISHED, _unfinished),
     log.CommitWaits: (Code.COMMIT_UNFINISHED, _waits),
     log.DecisionUnknown: (Code.OUTCOME_UNKNOWN, str),
+    log.RecordConflict: (Code.OVERLOADED, _conflict),
     log.TransactionNotOpen: (Code.TRANSACTION_NOT_OPEN, str),
     log.LogClosed: (Code.SHUTTING_DOWN, _without_detail),
     metadata.MetadataError: (Code.STORAGE_ERROR, _without_detail),
@@ -172,8 +176,8 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     metadata.MetadataWriteFailed: (Code.STORAGE_ERROR, _not_written),
     metadata.MetadataOverloaded: (Code.OVERLOADED, _without_detail),
     metadata.MetadataClosed: (Code.SHUTTING_DOWN, _without_detail),
-    # SQLite's own words for a statement of ours that is wrong: not for strangers.
-    sqlite3.Error: (Code.INTERNAL, _without_detail),
+    # The database's own words for a statement of ours that is wrong: not for strangers.
+    metadata.MetadataRefused: (Code.INTERNAL, _without_detail),
     InvalidTopicName: (Code.INVALID_TOPIC_NAME, str),
     BatchError: (Code.INVALID_REQUEST, lambda error: f"not a batch: {error.reason}"),
 }

@@ -21,12 +21,13 @@ from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.errors import MetadataError
 from penstock.log.metadata.groups import GroupOffsets
 from penstock.log.metadata.settings import TopicSettings
-from penstock.log.metadata.store import Change, MetadataStore
+from penstock.log.metadata.store import MetadataStore
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.pending import Pending
 from penstock.log.storage import reader
 from penstock.log.storage.cache import DEFAULT_CACHE_BYTES, BatchCache
 from penstock.log.storage.files import FileSystem, RealFiles
@@ -112,7 +113,8 @@ class EmbeddedEngine:
         self.catalogue = Catalogue(
             self.directory, self.files, self.metadata, self._open_partition, self.clock_us
         )
-        self._groups = GroupOffsets(self.metadata, self.clock_us)
+        names = {topic.info.id: topic.info.name for topic in self.catalogue}
+        self._groups = GroupOffsets(self.metadata, names, self.clock_us)
         self.commit = GroupCommit(self.options.commit_threads, self.post, self._monotonic)
         opened.callback(self.commit.close)
         self.transactions = Transactions(
@@ -177,16 +179,16 @@ class EmbeddedEngine:
             topic.creation.add_done_callback(lambda change: self._created(change, topic))
         return topic.info
 
-    def _created(self, change: Change[int], topic: Topic) -> None:
+    def _created(self, change: Pending[int], topic: Topic) -> None:
         """Takes back what a topic that did not come to be has written."""
         if change.error is not None:
             self._stop_partitions(topic)
             self.catalogue.remove_files(topic.directory)
 
-    def topic_durable(self, name: str) -> Change[int] | None:
+    def topic_durable(self, name: str) -> Pending[int] | None:
         return self.catalogue.get(name).creation
 
-    def delete_topic(self, name: str) -> Change[None]:
+    def delete_topic(self, name: str) -> Pending[object]:
         return self.catalogue.remove(name, self._removed)
 
     def _removed(self, topic: Topic) -> None:
@@ -205,7 +207,7 @@ class EmbeddedEngine:
 
     def change_topic(
         self, name: str, changes: dict[str, object], partitions: int | None = None
-    ) -> Change[tuple[int, TopicSettings]]:
+    ) -> Pending[tuple[int, TopicSettings]]:
         return self.catalogue.change(name, changes, partitions)
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo:
@@ -274,9 +276,10 @@ class EmbeddedEngine:
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> Change[None]:
+    def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> Pending[object]:
         self.catalogue.partition(topic, partition)
-        return self._groups.commit(group, topic, partition, offset)
+        topic_id = self.catalogue.get(topic).info.id
+        return self._groups.commit(group, topic, topic_id, partition, offset)
 
     def committed_offset(self, group: str, topic: str, partition: int) -> int | None:
         return self._groups.committed(group, topic, partition)
@@ -373,7 +376,7 @@ def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) ->
         token.settle(None, error)
 
 
-def _gate(token: AppendToken, creation: Change[int]) -> AppendToken:
+def _gate(token: AppendToken, creation: Pending[int]) -> AppendToken:
     """Done when both the records and the topic that holds them are durable."""
     gated = AppendToken(token.count)
 

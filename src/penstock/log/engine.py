@@ -13,10 +13,25 @@ from typing import Generic, Protocol, TypeVar
 from penstock.log.batch.format import Batch
 from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.pending import Pending
+from penstock.log.records import Metadata
 from penstock.log.storage.reader import ReadResult
 
+# What else stands on the page: values that come from the modules that make them.
+__all__ = [
+    "AppendToken",
+    "Batch",
+    "Engine",
+    "Metadata",
+    "PartitionInfo",
+    "Pending",
+    "ReadResult",
+    "ReadToken",
+    "TopicInfo",
+    "TopicSettings",
+]
+
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +58,6 @@ class PartitionInfo:
     segments: int
     stopped: str | None
     damages: tuple[str, ...]
-
-
-class Pending(Protocol[T_co]):
-    """Something that will be done: a metadata change or a read."""
-
-    @property
-    def done(self) -> bool: ...
-    @property
-    def error(self) -> BaseException | None: ...
-    def result(self, timeout_s: float | None = None) -> T_co: ...
-    def add_done_callback(self, callback: "Callable[[Pending[T_co]], object]") -> None: ...
 
 
 # As in tokens.py: guards the step to "done"; one for all, held for nanoseconds.
@@ -107,6 +111,9 @@ class ReadToken(Generic[T]):
 class Engine(Protocol):
     """Called from one thread (the event loop); completions come back to the same thread."""
 
+    @property
+    def metadata(self) -> Metadata: ...
+
     def topics(self) -> list[TopicInfo]: ...
     def topic(self, name: str) -> TopicInfo | None: ...
     def create_topic(
@@ -119,7 +126,7 @@ class Engine(Protocol):
         """What still has to be written before the topic survives a crash; None when nothing."""
         ...
 
-    def delete_topic(self, name: str) -> Pending[None]: ...
+    def delete_topic(self, name: str) -> Pending[object]: ...
     def change_topic(
         self, name: str, changes: dict[str, object], partitions: int | None = None
     ) -> Pending[object]: ...
@@ -139,6 +146,6 @@ class Engine(Protocol):
     def unwatch(self, topic: str, partition: int, callback: Callable[[], None]) -> None: ...
     def commit_offset(
         self, group: str, topic: str, partition: int, offset: int
-    ) -> Pending[None]: ...
+    ) -> Pending[object]: ...
     def committed_offset(self, group: str, topic: str, partition: int) -> int | None: ...
     def groups(self) -> dict[str, dict[tuple[str, int], int]]: ...

@@ -15,6 +15,7 @@ LogError (a PenstockError)
  |    +-- StagingGap     ... or a task of a transaction
  +-- UnknownTopic, UnknownPartition, TopicExists, InvalidSettings
  |    +-- TopicReplaced   there is another topic of this name now
+ +-- RecordConflict      a record of the metadata is not as the change expects it
  +-- TransactionNotOpen  committed, or never begun
  +-- CommitUnfinished    decided, will appear; something keeps it from being finished now
  |    +-- CommitWaits     ... another transaction, which must be finished first
@@ -260,3 +261,17 @@ class TransactionNotOpen(LogError):
 
     def __str__(self) -> str:
         return f"transaction {self.name!r} is {self.state}"
+
+
+class RecordConflict(LogError):
+    """Nothing of the change has happened. Versions as in records.py: 0 means that there is none."""
+
+    def __init__(self, space: str, name: str, expected: int, found: int) -> None:
+        super().__init__(space, name, expected, found)
+        self.space = space
+        self.name = name
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return f"record {self.name!r} of {self.space} was changed meanwhile; try again"

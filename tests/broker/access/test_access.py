@@ -4,7 +4,6 @@ import ast
 import hmac
 import inspect
 import logging
-import sqlite3
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from penstock.broker.access.access import (
 )
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.records import Put
 from penstock.server.config import checks as config_checks
 from penstock.server.config.schema import KeyConfig
 
@@ -466,14 +466,11 @@ def test_a_row_that_cannot_be_read_locks_out_only_itself(
     access = opened(metadata)
     bad, good = access.create_key("bad", "user"), access.create_key("good", "user")
 
-    def damage(database: sqlite3.Connection) -> None:
-        database.execute("UPDATE api_keys SET rules = '7' WHERE name = 'bad'")
-
-    metadata.submit(damage).result(HANG_S)
+    metadata.change((Put("keys", "bad", b'{"topics": 7}'),)).result(HANG_S)
     again = opened(metadata)
     assert again.authenticate(bad) is None
     assert again.authenticate(good) is not None
-    assert "API key 'bad' has unreadable topic rules" in caplog.text
+    assert "API key 'bad' has an unreadable record" in caplog.text
 
 
 def test_logins_go_on_while_keys_change(access: Access) -> None:

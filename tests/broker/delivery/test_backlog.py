@@ -1,7 +1,6 @@
 """What QoS1 subscribers owe survives a restart: a real log, opened again."""
 
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from broker.bench import ANYBODY, Bench, numbered
 
 from penstock.broker.options import BrokerOptions
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.records import PRESENT, Edit, Require
 
 Open = Callable[..., Bench]
 
@@ -160,8 +160,7 @@ def test_a_claim_is_safe_while_the_start_is_not_known(reopen: Open, tmp_path: Pa
     done: list[object] = []
     bench.engine.metadata.submit(lambda db: None).add_done_callback(done.append)
     bench.wait_for(lambda: done)  # the metadata is written, the batch is not
-    rows = bench.engine.metadata.query("SELECT state FROM backlogs")
-    assert rows == [('{"0":[0]}',)]
+    assert [one.value for one in bench.engine.metadata.list("settled")] == [b'{"0":[0]}']
 
 
 def test_a_write_that_fails_is_done_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,22 +168,19 @@ def test_a_write_that_fails_is_done_again(bench: Bench, monkeypatch: pytest.Monk
     bench.publish("t", b"a", b"b")
     bench.take(one)
     bench.settle()
-    submit = MetadataStore.submit
+    change = MetadataStore.change
 
-    def fail(store: MetadataStore, change: Callable[[sqlite3.Connection], object]) -> object:
-        def refused(db: sqlite3.Connection) -> None:
-            raise sqlite3.IntegrityError("not now")
-
-        return submit(store, refused)
+    def fail(store: MetadataStore, edits: Sequence[Edit]) -> object:
+        return change(store, [*edits, Require("topics", "not there", PRESENT)])
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataStore, "submit", fail)
+        patch.setattr(MetadataStore, "change", fail)
         one.acknowledge(1, 2)
         bench.broker.backlog.changed_if_settled(one)
     bench.settle()
     bench.advance(100)
     bench.settle()
-    assert bench.engine.metadata.query("SELECT state FROM backlogs") == [('{"0":[1]}',)]
+    assert [one.value for one in bench.engine.metadata.list("settled")] == [b'{"0":[1]}']
 
 
 def test_the_last_acknowledgements_are_written_at_a_stop(tmp_path: Path) -> None:

@@ -13,12 +13,20 @@ from kit.faulty_files import FaultyFiles
 from kit.limits import HANG_S
 from kit.partitions import Clock
 
-from penstock.log.errors import InvalidSettings, TopicExists, UnknownPartition, UnknownTopic
+from penstock.log.errors import (
+    InvalidSettings,
+    RecordConflict,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
 from penstock.log.metadata.catalogue import MAX_PARTITIONS, Catalogue, Topic
 from penstock.log.metadata.errors import MetadataError
 from penstock.log.metadata.settings import TopicSettings
-from penstock.log.metadata.store import Change, MetadataStore
+from penstock.log.metadata.store import MetadataStore
 from penstock.log.partitions.partition import Partition
+from penstock.log.pending import Pending
+from penstock.log.records import Delete
 from penstock.log.storage.cache import BatchCache
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.handles import HandlePool
@@ -61,7 +69,7 @@ class Room:
             yield
 
     def deletions(self) -> list[str]:
-        return [row[0] for row in self.metadata.query("SELECT directory FROM deletions")]
+        return [record.name for record in self.metadata.list("deletions")]
 
     def close(self) -> None:
         self.metadata.close()
@@ -175,8 +183,8 @@ def test_changes_at_the_same_time_add_up(room: Room) -> None:
     ]
     for changes, partitions in wanted:
         change = catalogue.change("orders", changes, partitions)
-    room.settle()
-    assert isinstance(change.error, InvalidSettings), "a topic cannot lose partitions"
+    with pytest.raises(InvalidSettings, match="a topic cannot lose partitions"):
+        change.result(HANG_S)
     info = catalogue.get("orders").info
     assert (info.partitions, info.settings.retention_ms, info.settings.durability) == (3, 9, "none")
 
@@ -187,7 +195,7 @@ def test_what_is_not_written_does_not_count(room: Room, what: str) -> None:
     room.create(catalogue, "orders")
     before = catalogue.get("orders").info
     with room.locked_metadata():
-        change: Change[Any]
+        change: Pending[Any]
         if what == "change":
             change = catalogue.change("orders", {"retention_ms": 1, "durability": "none"}, 2)
         else:
@@ -274,14 +282,40 @@ def test_a_directory_of_no_topic_is_left_alone(
     assert (room.root / "topics" / "orders").exists()
 
 
-def test_a_topic_whose_row_cannot_be_written_is_gone_again(room: Room) -> None:
+def test_a_topic_whose_record_cannot_be_written_is_gone_again(room: Room) -> None:
     catalogue = room.open()
-    room.create(catalogue, "orders")
-    room.metadata.submit(lambda db: db.execute("UPDATE topics SET name = 'taken'")).result(HANG_S)
+    room.create(room.open(), "taken")
     topic = catalogue.create("taken", 1, TopicSettings())
     creation = topic.creation
     if creation is not None:
-        with pytest.raises(Exception, match="UNIQUE"):
+        with pytest.raises(RecordConflict, match="changed meanwhile"):
             creation.result(HANG_S)
     room.settle()
     assert catalogue.find("taken") is None
+
+
+def test_the_id_of_a_deleted_topic_is_never_given_again(room: Room) -> None:
+    ids = []
+    for _ in range(3):
+        catalogue = room.open()
+        ids.append(catalogue.create("orders", 1, TopicSettings()).info.id)
+        catalogue.remove("orders", lambda topic: None).result(HANG_S)
+    assert ids == [1, 2, 3]
+
+
+def test_a_change_of_a_record_that_somebody_else_has_changed_fails(room: Room) -> None:
+    catalogue = room.open()
+    room.create(catalogue, "orders")
+    other = room.open()
+    other.change("orders", {"retention_ms": 9}, None).result(HANG_S)
+    with pytest.raises(RecordConflict):
+        catalogue.change("orders", {"retention_ms": 8}, None).result(HANG_S)
+    assert room.open().get("orders").info.settings.retention_ms == 9
+
+
+def test_a_change_of_a_topic_that_is_gone_by_then_fails(room: Room) -> None:
+    catalogue = room.open()
+    room.create(catalogue, "orders")
+    room.metadata.change((Delete("topics", "orders"),)).result(HANG_S)
+    with pytest.raises(RecordConflict):
+        catalogue.change("orders", {"retention_ms": 8}, None).result(HANG_S)

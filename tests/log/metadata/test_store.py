@@ -1,27 +1,33 @@
-"""The metadata store: grouping, durability, isolation of errors, and what bad files get."""
+"""Named records: compare and set, changes as a whole, lists by page, and the feed of a space."""
 
-import asyncio
-import os
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.limits import HANG_S
 
-from penstock.log.metadata.errors import (
-    MetadataClosed,
-    MetadataOverloaded,
-    MetadataUnavailable,
-    MetadataWriteFailed,
+from penstock.log.errors import RecordConflict, UnknownTopic
+from penstock.log.metadata.store import MetadataStore
+from penstock.log.records import (
+    ABSENT,
+    ANY,
+    PRESENT,
+    Delete,
+    DeleteAll,
+    Edit,
+    Put,
+    RecordChange,
+    Require,
+    Space,
+    join_name,
+    prefix_of,
+    split_name,
 )
-from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
-from penstock.log.metadata.store import LOCK_WAIT_S, MAX_CHANGES_PER_COMMIT, Change, MetadataStore
-
-INSERT_OFFSET = "INSERT INTO group_offsets VALUES (?, 1, 0, ?, 0)"
 
 
 @pytest.fixture
@@ -31,289 +37,193 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(path: str) -> Iterator[MetadataStore]:
-    opened = MetadataStore(path)
-    yield opened
-    opened.close()
+    with closing(MetadataStore(path)) as opened:
+        yield opened
 
 
-class Hold:
-    """A change that keeps the writer busy until it is released."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        self.running = threading.Event()
-        self.release = threading.Event()
-        self.change = store.submit(self._run)
-        assert self.running.wait(HANG_S)
-
-    def _run(self, _connection: sqlite3.Connection) -> None:
-        self.running.set()
-        assert self.release.wait(HANG_S)
+def change(store: MetadataStore, *edits: Edit) -> int:
+    return store.change(edits).result(HANG_S)
 
 
-def insert(group: str, offset: int = 0) -> Callable[[sqlite3.Connection], int]:
-    return lambda connection: connection.execute(INSERT_OFFSET, (group, offset)).rowcount
+def names(store: MetadataStore, space: str = "s", prefix: str = "") -> list[str]:
+    return [record.name for record in store.list(space, prefix)]
 
 
-def constant(value: int, _connection: sqlite3.Connection) -> int:
-    return value
+def test_a_record_is_there_with_its_version(store: MetadataStore) -> None:
+    first = change(store, Put("s", "a", b"one"), Put("t", "a", b"other"))
+    second = change(store, Put("s", "a", b"two"))
+    assert second > first
+    found, other = store.get("s", "a"), store.get("t", "a")
+    assert found is not None and (found.value, found.version) == (b"two", second)
+    assert other is not None and (other.value, other.version) == (b"other", first)
+    assert store.get("s", "b") is None
 
 
-def groups(store: MetadataStore) -> list[str]:
-    return [name for (name,) in store.query("SELECT group_name FROM group_offsets ORDER BY 1")]
-
-
-def test_result_is_what_the_change_returned_and_can_be_queried(store: MetadataStore) -> None:
-    change = store.submit(
-        lambda db: db.execute(
-            "INSERT INTO topics (name, directory, partitions, settings, created_us)"
-            " VALUES ('orders', 'orders', 3, '{}', 7) RETURNING id"
-        ).fetchone()[0]
-    )
-    assert change.result(HANG_S) == 1
-    assert change.done
-    assert change.error is None
-    assert store.query("SELECT id, partitions FROM topics WHERE name = ?", ("orders",)) == [(1, 3)]
-
-
-def test_waiting_changes_share_one_commit(store: MetadataStore) -> None:
-    hold = Hold(store)
-    commits = store.commits
-    changes = [store.submit(insert(f"group-{n:03}", n)) for n in range(500)]
-    assert not any(change.done for change in changes)
-    hold.release.set()
-    assert [change.result(HANG_S) for change in changes] == [1] * 500
-    assert store.commits - commits == 2  # the held one alone, then all others together
-    assert store.changes == 501
-    assert len(groups(store)) == 500
-
-
-def test_a_group_is_limited(store: MetadataStore) -> None:
-    hold = Hold(store)
-    changes = [store.submit(lambda _db: None) for _ in range(MAX_CHANGES_PER_COMMIT + 1)]
-    hold.release.set()
-    changes[-1].result(HANG_S)
-    assert store.commits == 3
-
-
-def test_not_visible_to_readers_before_the_commit(store: MetadataStore) -> None:
-    def change(connection: sqlite3.Connection) -> list[str]:
-        insert("early")(connection)
-        return groups(store)
-
-    assert store.submit(change).result(HANG_S) == []
-    assert groups(store) == ["early"]
-
-
-def test_a_change_sees_the_earlier_ones_of_its_group(store: MetadataStore) -> None:
-    hold = Hold(store)
-    store.submit(insert("first"))
-    count = store.submit(lambda db: db.execute("SELECT count(*) FROM group_offsets").fetchone()[0])
-    hold.release.set()
-    assert count.result(HANG_S) == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "raised"),
-    [
-        (ValueError("no such thing"), ValueError),
-        (SystemExit(3), SystemExit),
-        (None, sqlite3.IntegrityError),  # the second insert of the same row
-    ],
-)
-def test_a_failing_change_is_undone_alone(
-    store: MetadataStore, error: BaseException | None, raised: type[BaseException]
-) -> None:
-    def fail(connection: sqlite3.Connection) -> None:
-        insert("half done")(connection)
-        if error is not None:
-            raise error
-        insert("half done")(connection)
-
-    hold = Hold(store)
-    before, failing, after = (
-        store.submit(insert("a")),
-        store.submit(fail),
-        store.submit(insert("b")),
-    )
-    hold.release.set()
-    assert (before.result(HANG_S), after.result(HANG_S)) == (1, 1)
-    with pytest.raises(raised):
-        failing.result(HANG_S)
-    assert isinstance(failing.error, raised)
-    assert groups(store) == ["a", "b"]
-    assert store.commits == 2
-
-
-def test_a_full_database_fails_its_group_with_one_error_and_the_store_goes_on(
-    store: MetadataStore,
-) -> None:
-    used = store.submit(lambda db: db.execute("PRAGMA page_count").fetchone()[0]).result(HANG_S)
-    store.submit(lambda db: db.execute(f"PRAGMA max_page_count = {used}").fetchone()).result(HANG_S)
-    hold = Hold(store)
-    small, large = store.submit(insert("small")), store.submit(insert("x" * 100_000))
-    hold.release.set()
-    for change in (small, large):
-        with pytest.raises(MetadataWriteFailed, match=r"2 metadata change.*full") as caught:
-            change.result(HANG_S)
-        assert (caught.value.path, caught.value.changes) == (store.path, 2)
-    assert groups(store) == []
-    store.submit(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone()).result(HANG_S)
-    assert store.submit(insert("x" * 100_000)).result(HANG_S) == 1
-
-
-def test_a_change_that_ends_the_transaction_fails_its_group(store: MetadataStore) -> None:
-    bad = store.submit(lambda db: db.commit())
-    with pytest.raises(MetadataWriteFailed, match="ended the transaction"):
-        bad.result(HANG_S)
-    assert store.submit(insert("next")).result(HANG_S) == 1
-
-
-@pytest.mark.parametrize(
-    "name", ["\u00fc\u4e2d\U0001f600", "..", "a/b", "A", "a", "it's", "nul\0inside", " "]
-)
-def test_names_hold_any_utf8(store: MetadataStore, name: str) -> None:
-    store.submit(insert(name, 5)).result(HANG_S)
-    found = store.query(
-        "SELECT group_name, offset FROM group_offsets WHERE group_name = ?", (name,)
-    )
-    assert found == [(name, 5)]
-
-
-def test_callbacks_run_through_post_once_per_group_in_order(path: str) -> None:
-    posted: list[object] = []
-    order: list[int] = []
-    all_run = threading.Event()
-
-    def post(function: Callable[[], None]) -> None:
-        posted.append(function)
-        function()
-        if len(order) == 10:
-            all_run.set()
-
-    with closing(MetadataStore(path, post=post)) as store:
-        hold = Hold(store)
-        for n in range(10):
-            change: Change[int] = store.submit(partial(constant, n))
-            change.add_done_callback(lambda done: order.append(done.result()))
-        hold.release.set()
-        assert all_run.wait(HANG_S)
-        assert order == list(range(10))
-        assert len(posted) == 1
-        change.add_done_callback(lambda _done: order.append(99))  # late: at once
-        assert order[-1] == 99
-
-
-def test_callbacks_reach_an_event_loop(path: str) -> None:
-    async def main() -> tuple[int, int]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[int] = loop.create_future()
-        store = MetadataStore(path, post=loop.call_soon_threadsafe)
-        store.submit(lambda _db: 5).add_done_callback(
-            lambda done: future.set_result(threading.get_ident())
-        )
-        thread = await asyncio.wait_for(future, HANG_S)
-        store.close()
-        return thread, threading.get_ident()
-
-    callback_thread, loop_thread = asyncio.run(main())
-    assert callback_thread == loop_thread
-
-
-def test_a_failing_callback_or_post_does_not_stop_the_writer(path: str) -> None:
-    def post(_function: object) -> None:
-        raise RuntimeError("Event loop is closed")
-
-    with closing(MetadataStore(path, post=post)) as store:
-        hold = Hold(store)
-        store.submit(lambda _db: None).add_done_callback(print)
-        hold.release.set()
-        assert store.submit(lambda _db: 1).result(HANG_S) == 1
-    with closing(MetadataStore(path)) as store:
-        hold = Hold(store)
-        store.submit(lambda _db: None).add_done_callback(lambda _done: 1 // 0)
-        hold.release.set()
-        assert store.submit(lambda _db: 2).result(HANG_S) == 2
-
-
-def test_the_queue_is_bounded(path: str) -> None:
-    with closing(MetadataStore(path, max_queued=3)) as store:
-        hold = Hold(store)
-        kept = [store.submit(insert(str(n))) for n in range(3)]
-        with pytest.raises(MetadataOverloaded, match="3 metadata changes wait"):
-            store.submit(insert("too many"))
-        hold.release.set()
-        assert [change.result(HANG_S) for change in kept] == [1, 1, 1]
-        assert store.submit(insert("again")).result(HANG_S) == 1
-
-
-def test_result_times_out_and_the_change_still_happens(store: MetadataStore) -> None:
-    hold = Hold(store)
-    change = store.submit(insert("late"))
-    with pytest.raises(TimeoutError):
-        change.result(0.01)
-    assert change.error is None
-    hold.release.set()
-    assert change.result(HANG_S) == 1
-
-
-def test_close_writes_what_is_queued(path: str) -> None:
-    store = MetadataStore(path)
-    hold = Hold(store)
-    changes = [store.submit(insert(str(n))) for n in range(100)]
-    closer = threading.Thread(target=store.close)
-    closer.start()
-    hold.release.set()
-    closer.join(HANG_S)
-    assert all(change.done and change.error is None for change in changes)
-    store.close()  # again: nothing happens
-    with pytest.raises(MetadataClosed):
-        store.submit(insert("x"))
-    with pytest.raises(MetadataClosed):
-        store.query("SELECT 1")
-    with closing(MetadataStore(path)) as again:
-        assert len(groups(again)) == 100
-
-
-def test_wal_and_full_synchronous_and_private(store: MetadataStore) -> None:
-    def pragmas(connection: sqlite3.Connection) -> tuple[str, int]:
-        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
-        return mode, connection.execute("PRAGMA synchronous").fetchone()[0]
-
-    assert store.submit(pragmas).result(HANG_S) == ("wal", 2)
-    for suffix in ("", "-wal", "-shm"):
-        assert os.stat(store.path + suffix).st_mode & 0o077 == 0
-
-
-def test_queries_cannot_write(store: MetadataStore) -> None:
-    with pytest.raises(MetadataUnavailable, match="readonly"):
-        store.query("DELETE FROM topics RETURNING id")
-
-
-def test_reopening_keeps_content_and_ids_are_never_reused(path: str) -> None:
-    insert_topic = (
-        "INSERT INTO topics (name, directory, partitions, settings, created_us)"
-        " VALUES ('t', 't', 1, '{}', 0)"
-    )
-    for expected_id in (1, 2):
+def test_a_version_is_never_given_again(path: str) -> None:
+    versions = []
+    for _ in range(3):
         with closing(MetadataStore(path)) as store:
-            row_id = store.submit(lambda db: db.execute(insert_topic).lastrowid).result(HANG_S)
-            assert row_id == expected_id
-            store.submit(lambda db: db.execute("DELETE FROM topics")).result(HANG_S)
+            versions.append(change(store, Put("s", "a", b"")))
+            versions.append(change(store, Delete("s", "a")))
+    assert versions == sorted(set(versions))
 
 
-def test_a_fresh_database_has_the_version_of_the_last_migration(store: MetadataStore) -> None:
-    assert store.query("PRAGMA user_version") == [(len(MIGRATIONS),)]
-    assert store.query("PRAGMA application_id") == [(APPLICATION_ID,)]
-
-
-def test_a_database_locked_by_another_process_fails_the_group_in_bounded_time(
-    store: MetadataStore,
+@pytest.mark.parametrize("kind", [Put, Delete, Require])
+@pytest.mark.parametrize("expected", [ANY, ABSENT, PRESENT, "right", "wrong"])
+@pytest.mark.parametrize("there", [False, True])
+def test_an_edit_happens_if_the_record_is_as_expected(
+    store: MetadataStore, kind: type[Edit], expected: int | str, there: bool
 ) -> None:
-    store.submit(lambda db: db.execute("PRAGMA busy_timeout = 10").fetchone()).result(HANG_S)
-    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(MetadataWriteFailed, match="locked"):
-            store.submit(insert("blocked")).result(HANG_S)
-        other.execute("ROLLBACK")
-    assert LOCK_WAIT_S < HANG_S
-    assert store.submit(insert("free")).result(HANG_S) == 1
+    version = change(store, Put("s", "a", b"before")) if there else ABSENT
+    wanted = {"right": version, "wrong": version + 1}.get(str(expected), expected)
+    assert isinstance(wanted, int)
+    edits: dict[type[Edit], Edit] = {
+        Put: Put("s", "a", b"after", wanted),
+        Delete: Delete("s", "a", wanted),
+        Require: Require("s", "a", wanted),
+    }
+    fits = {ANY: True, ABSENT: not there, PRESENT: there, "right": True, "wrong": False}[expected]
+    beside = store.change((Put("s", "beside", b""), edits[kind]))
+    if fits:
+        beside.result(HANG_S)
+    else:
+        with pytest.raises(RecordConflict) as caught:
+            beside.result(HANG_S)
+        assert (caught.value.expected, caught.value.found) == (wanted, version)
+    assert (store.get("s", "beside") is not None) == fits, "all or nothing"
+    kept = store.get("s", "a")
+    after = {Put: b"after", Delete: None, Require: b"before" if there else None}[kind]
+    assert (kept and kept.value) == (after if fits else b"before" if there else None)
+
+
+def test_a_requirement_may_have_an_error_of_its_own(store: MetadataStore) -> None:
+    with pytest.raises(UnknownTopic):
+        change(store, Require("topics", "t", PRESENT, UnknownTopic("t")), Put("s", "a", b""))
+    assert names(store) == []
+
+
+def test_one_of_many_that_expect_the_same_wins(store: MetadataStore) -> None:
+    version = change(store, Put("s", "a", b""))
+    tries = [store.change((Put("s", "a", b"%d" % n, version),)) for n in range(50)]
+    errors = []
+    for one in tries:
+        try:
+            one.result(HANG_S)
+        except RecordConflict as error:
+            errors.append(error)
+    assert len(errors) == 49
+    found = store.get("s", "a")
+    assert found is not None and found.value == b"0"
+
+
+LAST = "\U0010ffff"
+
+
+def test_lists_by_prefix_and_page(store: MetadataStore) -> None:
+    wanted = ["", "a", "a\0", "a/", "a/b", "a0", "b", "\ud7ff", "\ue000", LAST, LAST + "a"]
+    change(store, *(Put("s", name, name.encode()) for name in reversed(wanted)))
+    change(store, Put("r", "a", b""), Put("t", "a", b""))
+    assert names(store) == wanted
+    for prefix in ["", "a", "a/", "\ud7ff", LAST, LAST + LAST, "c"]:
+        assert names(store, prefix=prefix) == [one for one in wanted if one.startswith(prefix)]
+    paged: list[str] = []
+    after = None
+    while page := store.list("s", after=after, limit=3):
+        assert len(page) <= 3
+        paged += [record.name for record in page]
+        after = paged[-1]
+    assert paged == wanted
+    assert [one.name for one in store.list("s", "a", after="a/", limit=9)] == ["a/b", "a0"]
+
+
+@given(st.lists(st.lists(st.text(), min_size=1, max_size=3), unique_by=tuple))
+def test_names_of_parts(lists: list[list[str]]) -> None:
+    joined = [join_name(*parts) for parts in lists]
+    assert len(set(joined)) == len(lists)
+    assert [split_name(name) for name in joined] == lists
+    for name, parts in zip(joined, lists, strict=True):
+        assert name.startswith(prefix_of(*parts[:-1]))
+        assert [n for n in joined if n.startswith(prefix_of(*parts))] == [
+            join_name(*other)
+            for other in lists
+            if other[: len(parts)] == parts and len(other) > len(parts)
+        ]
+
+
+def test_all_of_a_prefix_go_at_the_moment_of_the_change(store: MetadataStore) -> None:
+    store.change([Put("s", name, b"") for name in ("1/a", "1/b", "10/a", "2/a")])
+    store.change((Put("s", "1/late", b""),))
+    change(store, DeleteAll("s", prefix_of(1)))
+    assert names(store) == ["10/a", "2/a"]
+
+
+def test_the_feed_tells_what_is_durable_in_order_and_first(store: MetadataStore) -> None:
+    seen: list[object] = []
+    done = threading.Event()
+
+    def told(changes: Sequence[RecordChange]) -> None:
+        for one in changes:
+            found = store.get("s", one.name)
+            assert (found and found.value) == one.value, "it can be read"
+            seen.append((one.name, one.value))
+
+    store.watch("s", told)
+    for edit in (Put("s", "a", b"1"), Put("t", "a", b""), Delete("s", "b")):
+        change(store, edit)
+    refused = store.change((Put("s", "c", b"2"), Put("s", "a", b"3", ABSENT)))
+    last = store.change((DeleteAll("s", ""),))
+    last.add_done_callback(lambda _: seen.append("done"))
+    last.add_done_callback(lambda _: done.set())
+    assert done.wait(HANG_S) and isinstance(refused.error, RecordConflict)
+    assert seen == [("a", b"1"), ("a", None), "done"]
+    store.unwatch("s", told)
+    change(store, Put("s", "a", b"4"))
+    assert len(seen) == 3
+
+
+def test_a_feed_keeps_the_order_of_the_versions_whoever_changes(store: MetadataStore) -> None:
+    versions: list[int] = []
+    store.watch("s", lambda changes: versions.extend(one.version for one in changes))
+
+    def work(worker: int) -> None:
+        for number in range(50):
+            change(store, Put("s", f"{worker}", b"%d" % number))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(HANG_S)
+    change(store, Put("t", "a", b""))  # behind all of them
+    assert len(versions) == 400 and versions == sorted(versions)
+
+
+def test_a_watcher_that_fails_hides_nothing_from_the_others(
+    store: MetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    store.watch("s", lambda _: 1 // 0)
+    store.watch("s", lambda changes: seen.extend(one.name for one in changes))
+    change(store, Put("s", "a", b""))
+    change(store, Put("t", "a", b""))
+    assert seen == ["a"] and "a watcher of s failed" in caplog.text
+
+
+class Person(msgspec.Struct, frozen=True):
+    age: int
+    token: bytes = b""
+
+
+def test_a_typed_space(store: MetadataStore) -> None:
+    people = Space(store, "people", Person)
+    change(store, people.put("ann", Person(7, b"\xff"), ABSENT), people.put("bob", Person(8)))
+    found = people.get("ann")
+    assert found is not None and found.value == Person(7, b"\xff")
+    change(store, people.delete("ann", found.version), people.require("bob"))
+    assert [(one.name, one.value.age) for one in people.all()] == [("bob", 8)]
+    assert [one.name for one in people.page(None, 1)] == ["bob"]
+    change(store, Put("people", "odd", b'{"age": "old"}'))
+    with pytest.raises(msgspec.DecodeError):
+        people.get("odd")
+    change(store, people.delete_all(""))
+    assert list(people.all()) == []

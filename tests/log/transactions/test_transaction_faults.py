@@ -29,7 +29,7 @@ from penstock.log.errors import (
     LogError,
     UnknownTopic,
 )
-from penstock.log.metadata.errors import MetadataWriteFailed
+from penstock.log.metadata.errors import MetadataRefused, MetadataWriteFailed
 from penstock.log.transactions import staging as kept
 
 # --- disks that fail -------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_a_failed_flush_is_no_commit(opened: Opener, files: FaultyFiles, durabil
 
 @pytest.mark.parametrize(
     ("step", "answer"),
-    [("decide_row", sqlite3.OperationalError), ("finish_row", CommitUnfinished)],
+    [("decide_row", MetadataRefused), ("finish_row", CommitUnfinished)],
 )
 def test_metadata_that_fails(
     engine: EmbeddedEngine,

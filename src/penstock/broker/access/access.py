@@ -26,7 +26,7 @@ from typing import Final, Literal, Protocol
 from penstock.broker.access import keys
 from penstock.broker.access.key_table import KeyTable, StoredKey
 from penstock.broker.errors import BrokerError, Code
-from penstock.log.metadata.store import MetadataStore
+from penstock.log.records import Metadata
 from penstock.log.storage.names import MAX_TOPIC_NAME_BYTES
 
 Action = Literal["read", "write", "admin"]
@@ -133,7 +133,7 @@ class Access:
 
     def __init__(
         self,
-        metadata: MetadataStore | None,
+        metadata: Metadata | None,
         configured: Sequence[ConfiguredKey],
         *,
         development_key: bool,

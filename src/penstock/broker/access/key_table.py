@@ -1,18 +1,19 @@
-"""API keys in the metadata: the rows of table api_keys, written durably.
+"""API keys in the metadata: one record per key, named as the key, written durably.
 
 Keeps hashes only. Knows nothing of logins; the calls that write wait for the disk, so they do not
 belong on an event loop.
 """
 
 import logging
-import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from penstock.broker.errors import BrokerError, Code
-from penstock.log.metadata.store import MetadataStore
+from penstock.log.errors import RecordConflict
+from penstock.log.records import ABSENT, Edit, Kept, Metadata, Space
 
 # Every login is compared with every key: 1,000 of them take about 1 ms of the event loop.
 MAX_ACTIVE_KEYS: Final = 1_000
@@ -21,7 +22,24 @@ MAX_REVOKED_KEYS: Final = 1_000
 # A commit takes milliseconds. After this time the disk is in trouble and the caller must hear it.
 CHANGE_TIMEOUT_S: Final = 30.0
 
+KEYS: Final = "keys"
+COUNTERS: Final = "counters"
+# The last id that was given to a key: none is given twice, a session of a revoked key stays revoked.
+LAST_KEY_ID: Final = "key"
+
 _logger = logging.getLogger(__name__)
+
+
+class KeyRecord(msgspec.Struct, frozen=True):
+    """What is stored. A field that is added later needs a default."""
+
+    id: int
+    role: str
+    topics: tuple[str, ...]
+    created_us: int
+    revoked_us: int | None
+    salt: bytes
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +55,24 @@ class StoredKey:
 
 
 class KeyTable:
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
+        self._keys = Space(metadata, KEYS, KeyRecord)
+        self._counters = Space(metadata, COUNTERS, int)
 
     def rows(self) -> list[StoredKey]:
         """All keys, the revoked ones too, by name."""
-        found = self._metadata.query(
-            "SELECT id, name, role, rules, created_us, revoked_us, salt, hash"
-            " FROM api_keys ORDER BY name"
-        )
-        keys = []
-        for key_id, name, role, rules, created_us, revoked_us, salt, digest in found:
+        return [_stored(one.name, one.value) for one in self._kept()]
+
+    def _kept(self) -> list[Kept[KeyRecord]]:
+        found = []
+        for record in self._metadata.list(KEYS):
             try:
-                topics = msgspec.json.decode(rules, type=tuple[str, ...])
+                found.append(self._keys.decode(record))
             except msgspec.DecodeError:
                 # Nobody logs in with it; all others still can.
-                _logger.error("API key %r has unreadable topic rules and is not used", name)
-                continue
-            keys.append(StoredKey(key_id, name, role, topics, created_us, revoked_us, salt, digest))
-        return keys
+                _logger.error("API key %r has an unreadable record and is not used", record.name)
+        return found
 
     def add(
         self,
@@ -67,46 +84,72 @@ class KeyTable:
         digest: bytes,
     ) -> StoredKey:
         """Raises KEY_EXISTS; a revoked key of the same name gives way to the new one."""
-        rules = msgspec.json.encode(topics).decode()
+        added: list[KeyRecord] = []
 
-        def insert(database: sqlite3.Connection) -> int:
-            database.execute(
-                "DELETE FROM api_keys WHERE revoked_us IS NOT NULL AND (name = ? OR id NOT IN ("
-                "SELECT id FROM api_keys WHERE revoked_us IS NOT NULL"
-                " ORDER BY revoked_us DESC LIMIT ?))",
-                (name, MAX_REVOKED_KEYS),
-            )
-            counts = "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM api_keys"
-            active, same_name = database.execute(
-                f"{counts} WHERE revoked_us IS NULL", (name,)
-            ).fetchone()
-            if same_name:
-                raise BrokerError(Code.KEY_EXISTS, f"an API key named {name!r} already exists")
-            if active >= MAX_ACTIVE_KEYS:
-                raise BrokerError(
-                    Code.INVALID_REQUEST,
-                    f"there are {active} API keys already, {MAX_ACTIVE_KEYS} at most; revoke one",
-                )
-            cursor = database.execute(
-                "INSERT INTO api_keys (name, hash, salt, role, rules, created_us)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (name, digest, salt, role, rules, created_us),
-            )
-            assert cursor.lastrowid is not None
-            return cursor.lastrowid
+        def edits() -> list[Edit]:
+            kept = self._kept()
+            last = self._counters.get(LAST_KEY_ID)
+            key_id, counted = (last.value, last.version) if last is not None else (0, ABSENT)
+            added[:] = [KeyRecord(key_id + 1, role, topics, created_us, None, salt, digest)]
+            return [
+                *self._too_old(kept, name),
+                self._keys.put(name, added[0], _version_to_replace(kept, name)),
+                self._counters.put(LAST_KEY_ID, key_id + 1, counted),
+            ]
 
-        key_id = self._metadata.submit(insert).result(CHANGE_TIMEOUT_S)
-        return StoredKey(key_id, name, role, topics, created_us, None, salt, digest)
+        self._change(edits)
+        return _stored(name, added[0])
+
+    def _too_old(self, kept: list[Kept[KeyRecord]], name: str) -> list[Edit]:
+        """Takes the oldest revoked keys away that are over the limit."""
+        revoked = [one for one in kept if one.value.revoked_us is not None and one.name != name]
+        revoked.sort(key=lambda one: one.value.revoked_us or 0, reverse=True)
+        return [self._keys.delete(one.name) for one in revoked[MAX_REVOKED_KEYS:]]
 
     def revoke(self, name: str, revoked_us: int) -> None:
         """Raises UNKNOWN_KEY when there is no such key that still works."""
 
-        def update(database: sqlite3.Connection) -> None:
-            changed = database.execute(
-                "UPDATE api_keys SET revoked_us = ? WHERE name = ? AND revoked_us IS NULL",
-                (revoked_us, name),
-            ).rowcount
-            if not changed:
+        def edits() -> list[Edit]:
+            found = self._keys.get(name)
+            if found is None or found.value.revoked_us is not None:
                 raise BrokerError(Code.UNKNOWN_KEY, f"no API key named {name!r} to revoke")
+            revoked = msgspec.structs.replace(found.value, revoked_us=revoked_us)
+            return [self._keys.put(name, revoked, found.version)]
 
-        self._metadata.submit(update).result(CHANGE_TIMEOUT_S)
+        self._change(edits)
+
+    def _change(self, edits: Callable[[], list[Edit]]) -> None:
+        """Compare and set: when somebody else was faster, it looks again."""
+        while True:
+            try:
+                self._metadata.change(edits()).result(CHANGE_TIMEOUT_S)
+            except RecordConflict:
+                continue
+            return
+
+
+def _version_to_replace(kept: list[Kept[KeyRecord]], name: str) -> int:
+    """What the record of a new key replaces: nothing, or that of a revoked one."""
+    active = [one for one in kept if one.value.revoked_us is None]
+    if any(one.name == name for one in active):
+        raise BrokerError(Code.KEY_EXISTS, f"an API key named {name!r} already exists")
+    if len(active) >= MAX_ACTIVE_KEYS:
+        raise BrokerError(
+            Code.INVALID_REQUEST,
+            f"there are {len(active)} API keys already, {MAX_ACTIVE_KEYS} at most; revoke one",
+        )
+    versions = [one.version for one in kept if one.name == name]
+    return versions[0] if versions else ABSENT
+
+
+def _stored(name: str, record: KeyRecord) -> StoredKey:
+    return StoredKey(
+        record.id,
+        name,
+        record.role,
+        record.topics,
+        record.created_us,
+        record.revoked_us,
+        record.salt,
+        record.digest,
+    )

@@ -1,57 +1,59 @@
 """What QoS1 subscribers have not acknowledged, kept over restarts.
 
-One row for each QoS1 subscription: which offsets of its topic are settled. Written behind the event
-loop in group commits; an acknowledgement has no answer on the wire, so nothing waits for it. After a
-restart the rows of a topic are handed, as one, to its first QoS1 subscriber.
+One record for each QoS1 subscription, named topic / number: which offsets of its topic are settled.
+Written behind the event loop in group commits; an acknowledgement has no answer on the wire, so nothing
+waits for it. After a restart the records of a topic are handed, as one, to its first QoS1 subscriber.
 """
 
 import logging
-import sqlite3
 from dataclasses import dataclass
-
-import msgspec
 
 from penstock.broker.delivery.settled import Settled, union
 from penstock.broker.delivery.subscription import Subscription
 from penstock.errors import PenstockError
-from penstock.log.metadata.store import Change, MetadataStore
+from penstock.log.pending import Pending
+from penstock.log.records import Edit, Metadata, Space, join_name, split_name
 
 logger = logging.getLogger(__name__)
 
 Ranges = dict[int, list[tuple[int, int]]]
+# By partition: the floor, then start and end of each range above it.
+Stored = dict[int, list[int]]
+SETTLED = "settled"
 
 
 @dataclass(slots=True)
 class _Left:
     """The state of a subscription that a former process left."""
 
-    row_id: int
+    name: str
     settled: dict[int, Settled]
 
 
 class Backlog:
     """Lives on the event loop; the store calls back there."""
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
+        self._records: Space[Stored] = Space(metadata, SETTLED, Stored)
         self._left: dict[str, list[_Left]] = {}
-        self._rows: dict[Subscription, int] = {}
+        self._names: dict[Subscription, str] = {}
         self._dirty: set[Subscription] = set()
         self._noted: dict[Subscription, int] = {}
-        self._removed: list[int] = []
-        self._writing: Change[None] | None = None
+        self._removed: list[str] = []
+        self._writing: Pending[int] | None = None
         self._failing = False
-        self._next_row = 1
-        for row_id, topic, state in metadata.query("SELECT id, topic, state FROM backlogs"):
-            numbers = msgspec.json.decode(state, type=dict[int, list[int]])
-            settled = {p: Settled.decode(values) for p, values in numbers.items()}
-            self._left.setdefault(topic, []).append(_Left(row_id, settled))
-            self._next_row = max(self._next_row, row_id + 1)
+        self._next_number = 1
+        for record in self._records.all():
+            topic, number = split_name(record.name)
+            settled = {p: Settled.decode(values) for p, values in record.value.items()}
+            self._left.setdefault(topic, []).append(_Left(record.name, settled))
+            self._next_number = max(self._next_number, int(number) + 1)
 
     def claim(self, topic: str, ends: list[int]) -> Ranges:
         """What former subscribers of the topic left unsettled below `ends`; only the first gets it."""
         left = self._left.pop(topic, [])
-        self._removed.extend(entry.row_id for entry in left)
+        self._removed.extend(entry.name for entry in left)
         ranges: Ranges = {}
         for partition, end in enumerate(ends):
             opened = []
@@ -63,17 +65,17 @@ class Backlog:
         return ranges
 
     def forget_topic(self, topic: str) -> None:
-        self._removed.extend(entry.row_id for entry in self._left.pop(topic, []))
+        self._removed.extend(entry.name for entry in self._left.pop(topic, []))
         self._write()
 
     def track(self, subscription: Subscription) -> None:
         """From now on the subscription's state is written down whenever it changes."""
-        self._rows[subscription] = self._next_row
-        self._next_row += 1
+        self._names[subscription] = join_name(subscription.topic, self._next_number)
+        self._next_number += 1
         self.changed(subscription)
 
     def changed(self, subscription: Subscription) -> None:
-        if subscription in self._rows:
+        if subscription in self._names:
             self._dirty.add(subscription)
             self._write()
 
@@ -88,11 +90,11 @@ class Backlog:
 
     def drop(self, subscription: Subscription) -> None:
         """The subscription is over: nothing of it is owed to anybody."""
-        row_id = self._rows.pop(subscription, None)
+        name = self._names.pop(subscription, None)
         self._dirty.discard(subscription)
         self._noted.pop(subscription, None)
-        if row_id is not None:
-            self._removed.append(row_id)
+        if name is not None:
+            self._removed.append(name)
             self._write()
 
     def _write(self) -> None:
@@ -100,9 +102,12 @@ class Backlog:
         if self._writing is not None or not (self._dirty or self._removed):
             return
         dirty, removed = self._dirty, self._removed
-        rows = [(self._rows[s], s.topic, _encode(s)) for s in dirty]
+        edits: list[Edit] = [
+            *(self._records.delete(name) for name in removed),
+            *(self._records.put(self._names[s], _stored(s)) for s in dirty),
+        ]
         try:
-            change = self._metadata.submit(lambda db: _store(db, rows, removed))
+            change = self._metadata.change(edits)
         except PenstockError as error:  # too much waits there, or it is closed
             self._failed(error)
             return
@@ -112,7 +117,7 @@ class Backlog:
         self._writing = change
         change.add_done_callback(lambda done: self._written(done, dirty, removed))
 
-    def _written(self, change: Change[None], dirty: set[Subscription], removed: list[int]) -> None:
+    def _written(self, change: Pending[int], dirty: set[Subscription], removed: list[str]) -> None:
         if self._writing is not change:
             return  # `flush` has seen to it
         self._writing = None
@@ -121,7 +126,7 @@ class Backlog:
             self._write()
             return
         # Not lost: it goes with the next write, at the latest at the next tick.
-        self._dirty.update(s for s in dirty if s in self._rows)
+        self._dirty.update(s for s in dirty if s in self._names)
         self._removed = removed + self._removed
         self._failed(change.error)
 
@@ -143,7 +148,7 @@ class Backlog:
                 return
 
 
-def _wait(change: Change[None]) -> Exception | None:
+def _wait(change: Pending[int]) -> Exception | None:
     try:
         change.result()
     except Exception as error:  # whatever the store reports, the stop goes on
@@ -151,11 +156,5 @@ def _wait(change: Change[None]) -> Exception | None:
     return None
 
 
-def _encode(subscription: Subscription) -> str:
-    state = {str(p): settled.encode() for p, settled in subscription.settled.items()}
-    return msgspec.json.encode(state).decode()
-
-
-def _store(db: sqlite3.Connection, rows: list[tuple[int, str, str]], removed: list[int]) -> None:
-    db.executemany("DELETE FROM backlogs WHERE id = ?", [(row_id,) for row_id in removed])
-    db.executemany("INSERT OR REPLACE INTO backlogs (id, topic, state) VALUES (?, ?, ?)", rows)
+def _stored(subscription: Subscription) -> Stored:
+    return {p: settled.encode() for p, settled in subscription.settled.items()}

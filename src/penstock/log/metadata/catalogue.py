@@ -1,14 +1,13 @@
-"""The topics of a data directory: names, settings, partitions, and their rows in the metadata.
+"""The topics of a data directory: names, settings, partitions, and their records in the metadata.
 
 Creates, changes and deletes. A delete gives the space back in the background; one that a crash
 interrupts goes on at the next start. Does not read or write records.
 """
 
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -20,9 +19,19 @@ from penstock.log.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from penstock.log.metadata.kinds import (
+    COUNTERS,
+    DELETIONS,
+    LAST_TOPIC_ID,
+    OFFSETS,
+    TOPICS,
+    DeletionRecord,
+    TopicRecord,
+)
 from penstock.log.metadata.settings import TopicSettings
-from penstock.log.metadata.store import Change, MetadataStore
 from penstock.log.partitions.partition import Partition
+from penstock.log.pending import Pending, Promise
+from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, prefix_of
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.names import check_topic_name, directory_name
 
@@ -39,24 +48,36 @@ class Topic:
     info: TopicInfo
     directory: str
     partitions: list[Partition]
+    # Of its record; 0 until it is durable.
+    version: int = 0
     # The metadata change that makes the topic durable, until it is.
-    creation: Change[int] | None = field(default=None)
+    creation: Pending[int] | None = field(default=None)
+    # The newest change of its settings: the next one waits for it, so that both count.
+    changing: Pending[object] | None = field(default=None)
+    removal: Pending[int] | None = field(default=None)
+
+    def record(self) -> TopicRecord:
+        info = self.info
+        return TopicRecord(info.id, self.directory, info.partitions, info.settings, info.created_us)
 
 
 class Catalogue:
-    """Used from one thread, except for the background removal of deleted files."""
+    """Changed on one thread, that of the engine's completions; any thread may look topics up."""
 
     def __init__(
         self,
         root: str,
         files: FileSystem,
-        metadata: MetadataStore,
+        metadata: Metadata,
         open_partition: Callable[[str, TopicSettings], Partition],
         clock_us: Callable[[], int],
     ) -> None:
         self._root = f"{root}/{TOPICS_DIRECTORY}"
         self._files = files
         self._metadata = metadata
+        self._records = Space(metadata, TOPICS, TopicRecord)
+        self._deletions = Space(metadata, DELETIONS, DeletionRecord)
+        self._counters = Space(metadata, COUNTERS, int)
         self._open_partition = open_partition
         self._clock_us = clock_us
         self._topics: dict[str, Topic] = {}
@@ -68,13 +89,15 @@ class Catalogue:
         self._load()
 
     def _load(self) -> None:
-        rows = self._metadata.query(
-            "SELECT id, name, directory, partitions, settings, created_us FROM topics"
-        )
-        for topic_id, name, directory, partitions, settings_json, created_us in rows:
-            settings = msgspec.json.decode(settings_json, type=TopicSettings)
-            info = TopicInfo(topic_id, name, partitions, settings, created_us)
-            self._add(info, directory, self._open_partitions(info, directory))
+        last = self._counters.get(LAST_TOPIC_ID)
+        self._last_id = last.value if last is not None else 0
+        for one in self._records.all():
+            record = one.value
+            info = TopicInfo(
+                record.id, one.name, record.partitions, record.settings, record.created_us
+            )
+            topic = self._add(info, record.directory, self._open_partitions(info, record.directory))
+            topic.version = one.version
         for orphan in set(self._files.list(self._root)) - self._directories:
             logger.warning(
                 "%s/%s belongs to no topic in the metadata; left alone", self._root, orphan
@@ -123,14 +146,17 @@ class Catalogue:
         if name in self._topics:
             raise TopicExists(name)
         directory = self._free_directory(name)
-        created_us = self._clock_us()
-        text = msgspec.json.encode(settings).decode()
-        info = TopicInfo(0, name, partitions, settings, created_us)
-        opened = self._open_partitions(info, directory)
-        creation = self._metadata.submit(
-            lambda db: _insert(db, name, directory, partitions, text, created_us)
+        self._last_id += 1
+        info = TopicInfo(self._last_id, name, partitions, settings, self._clock_us())
+        topic = Topic(info, directory, self._open_partitions(info, directory))
+        creation = self._metadata.change(
+            (
+                self._records.put(name, topic.record(), ABSENT),
+                self._counters.put(LAST_TOPIC_ID, info.id),
+            )
         )
-        topic = self._add(info, directory, opened)
+        self._topics[name] = topic
+        self._directories.add(directory)
         topic.creation = creation
         creation.add_done_callback(lambda change: self._created(topic, change))
         return topic
@@ -145,49 +171,90 @@ class Catalogue:
             directory = f"{plain}~{attempt}"
         return directory
 
-    def _created(self, topic: Topic, change: Change[int]) -> None:
+    def _created(self, topic: Topic, change: Pending[int]) -> None:
         topic.creation = None
-        info = topic.info
+        name = topic.info.name
         if change.error is None:
-            topic.info = TopicInfo(
-                change.result(), info.name, info.partitions, info.settings, info.created_us
-            )
-        elif self._topics.get(info.name) is topic:
+            topic.version = change.result()
+        elif self._topics.get(name) is topic:
             # Its directory stays taken until the files of a first append are gone.
-            del self._topics[info.name]
+            del self._topics[name]
 
     def change(
         self, name: str, changes: dict[str, object], partitions: int | None
-    ) -> Change[tuple[int, TopicSettings]]:
+    ) -> Pending[tuple[int, TopicSettings]]:
         """New settings, or more partitions; they count once they are durable. Gives what they are then."""
         topic = self.get(name)
-        # Looked at here for the sake of a quick answer. What counts is what the row says then.
-        _changed(topic.info.partitions, topic.info.settings, changes, partitions)
-        change = self._metadata.submit(lambda db: _update(db, name, changes, partitions))
-        change.add_done_callback(lambda done: self._apply(topic, done))
-        return change
+        # Looked at here for the sake of a quick answer. What counts is what the record says then.
+        _changed(topic.info, changes, partitions)
+        outcome: Promise[tuple[int, TopicSettings]] = Promise()
+        before = topic.changing if topic.changing is not None else topic.creation
+        topic.changing = outcome
+        if before is None or before.done:
+            self._change(topic, changes, partitions, outcome)
+        else:
+            before.add_done_callback(lambda _: self._change(topic, changes, partitions, outcome))
+        return outcome
 
-    def _apply(self, topic: Topic, change: Change[tuple[int, TopicSettings]]) -> None:
-        if change.error is not None:
+    def _change(
+        self,
+        topic: Topic,
+        changes: dict[str, object],
+        partitions: int | None,
+        outcome: Promise[tuple[int, TopicSettings]],
+    ) -> None:
+        try:
+            if self._topics.get(topic.info.name) is not topic:
+                raise UnknownTopic(topic.info.name)
+            count, settings = _changed(topic.info, changes, partitions)
+            record = msgspec.structs.replace(topic.record(), partitions=count, settings=settings)
+            change = self._metadata.change(
+                (self._records.put(topic.info.name, record, topic.version),)
+            )
+        except PenstockError as error:
+            outcome.complete(None, error)
             return
-        count, settings = change.result()
-        for number in range(len(topic.partitions), count):
+        change.add_done_callback(lambda done: self._apply(topic, record, done, outcome))
+
+    def _apply(
+        self,
+        topic: Topic,
+        record: TopicRecord,
+        change: Pending[int],
+        outcome: Promise[tuple[int, TopicSettings]],
+    ) -> None:
+        if change.error is not None:
+            outcome.complete(None, change.error)
+            return
+        topic.version = change.result()
+        for number in range(len(topic.partitions), record.partitions):
             path = f"{self._root}/{topic.directory}/{number}"
-            topic.partitions.append(self._open_partition(path, settings))
+            topic.partitions.append(self._open_partition(path, record.settings))
         for partition in topic.partitions:
-            partition.settings = settings
-        info = topic.info
-        topic.info = TopicInfo(info.id, info.name, count, settings, info.created_us)
+            partition.settings = record.settings
+        topic.info = replace(topic.info, partitions=record.partitions, settings=record.settings)
+        outcome.complete((record.partitions, record.settings), None)
 
-    def remove(self, name: str, removed: Callable[[Topic], None]) -> Change[None]:
-        """Takes the topic away once that is durable, and calls back: its partitions must be stopped."""
+    def remove(self, name: str, removed: Callable[[Topic], None]) -> Pending[int]:
+        """Takes the topic away once that is durable, and calls back: its partitions must be stopped.
+
+        Its committed offsets go with it. Whoever asks for it too hears of the same removal.
+        """
         topic = self.get(name)
-        requested_us = self._clock_us()
-        change = self._metadata.submit(lambda db: _delete(db, name, topic.directory, requested_us))
+        if topic.removal is not None and not topic.removal.done:
+            return topic.removal
+        deletion = DeletionRecord(topic.info.id, self._clock_us())
+        change = self._metadata.change(
+            (
+                self._records.delete(name, PRESENT),
+                DeleteAll(OFFSETS, prefix_of(topic.info.id)),
+                self._deletions.put(topic.directory, deletion),
+            )
+        )
+        topic.removal = change
 
-        def done(change: Change[None]) -> None:
-            # Somebody else may have asked for it too.
-            if change.error is None and self._topics.get(name) is topic:
+        def done(change: Pending[int]) -> None:
+            if change.error is None:
                 del self._topics[name]
                 removed(topic)
 
@@ -209,16 +276,16 @@ class Catalogue:
             if self._files.exists(path):
                 self._files.remove_tree(path)
                 self._files.sync_directory(self._root)
-            self._metadata.submit(lambda db: _forget_deletion(db, directory)).result()
+            self._metadata.change((self._deletions.delete(directory),)).result()
             self._directories.discard(directory)
         except (OSError, PenstockError) as error:
             logger.warning("removing %s failed, it goes on at the next start: %s", path, error)
 
     def _finish_deletions(self) -> None:
-        for (directory,) in self._metadata.query("SELECT directory FROM deletions"):
+        for deletion in self._deletions.all():
             # Taken until the deletion is forgotten: a new topic in it would be deleted next time.
-            self._directories.add(directory)
-            self._remove_files(directory)
+            self._directories.add(deletion.name)
+            self._remove_files(deletion.name)
 
     def wait_for_removals(self) -> None:
         with self._removing:
@@ -233,60 +300,13 @@ def _check_partitions(count: int) -> None:
 
 
 def _changed(
-    count: int, settings: TopicSettings, changes: dict[str, object], partitions: int | None
+    info: TopicInfo, changes: dict[str, object], partitions: int | None
 ) -> tuple[int, TopicSettings]:
     """Raises InvalidSettings."""
+    count, settings = info.partitions, info.settings
     if partitions is not None:
         _check_partitions(partitions)
         if partitions < count:
             raise InvalidSettings("partitions", partitions, "a topic cannot lose partitions")
         count = partitions
     return count, settings.changed(changes) if changes else settings
-
-
-def _insert(
-    db: sqlite3.Connection,
-    name: str,
-    directory: str,
-    partitions: int,
-    settings: str,
-    created_us: int,
-) -> int:
-    cursor = db.execute(
-        "INSERT INTO topics (name, directory, partitions, settings, created_us)"
-        " VALUES (?, ?, ?, ?, ?)",
-        (name, directory, partitions, settings, created_us),
-    )
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
-
-
-def _update(
-    db: sqlite3.Connection, name: str, changes: dict[str, object], partitions: int | None
-) -> tuple[int, TopicSettings]:
-    found = db.execute("SELECT partitions, settings FROM topics WHERE name = ?", (name,)).fetchone()
-    if found is None:
-        raise UnknownTopic(name)
-    before = msgspec.json.decode(found[1], type=TopicSettings)
-    count, settings = _changed(found[0], before, changes, partitions)
-    db.execute(
-        "UPDATE topics SET partitions = ?, settings = ? WHERE name = ?",
-        (count, msgspec.json.encode(settings).decode(), name),
-    )
-    return count, settings
-
-
-def _delete(db: sqlite3.Connection, name: str, directory: str, requested_us: int) -> None:
-    found = db.execute("SELECT id FROM topics WHERE name = ?", (name,)).fetchone()
-    if found is None:
-        return
-    db.execute("DELETE FROM topics WHERE id = ?", found)
-    db.execute("DELETE FROM group_offsets WHERE topic_id = ?", found)
-    db.execute(
-        "INSERT INTO deletions (topic_id, directory, requested_us) VALUES (?, ?, ?)",
-        (found[0], directory, requested_us),
-    )
-
-
-def _forget_deletion(db: sqlite3.Connection, directory: str) -> None:
-    db.execute("DELETE FROM deletions WHERE directory = ?", (directory,))

@@ -5,6 +5,7 @@ MetadataError
   MetadataDamaged         not a database, damaged, or another program's
   MetadataUnavailable     cannot be opened or read: rights, missing directory, lock, I/O error
   MetadataWriteFailed     the group of this change could not be committed
+  MetadataRefused         the database refuses a statement: a defect of ours
   MetadataOverloaded      too many changes wait
   MetadataClosed          used after close()
 """
@@ -72,6 +73,17 @@ class MetadataWriteFailed(MetadataError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.changes} metadata change(s) not written ({self.reason})"
+
+
+class MetadataRefused(MetadataError):
+    """The change is undone, the others of its group are kept."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: the database refuses a statement ({self.reason})"
 
 
 class MetadataOverloaded(MetadataError):

@@ -2,10 +2,14 @@
 
 Migration number n (from 1) brings a database from `PRAGMA user_version` n - 1 to n. A migration
 that was ever released is never edited: a change of the tables is a new one at the end of the list.
-This module holds text only; `metadata.py` runs it.
+What SQL cannot say is a function of the connection (old_tables.py). `sql.py` runs them.
 """
 
+import sqlite3
+from collections.abc import Callable
 from typing import Final
+
+from penstock.log.metadata.old_tables import move_to_records
 
 # "PNST" in the file header (PRAGMA application_id): tells our database from any other program's.
 APPLICATION_ID: Final = 0x504E5354
@@ -112,9 +116,34 @@ _TRANSACTION_NAMES: Final = (
     "CREATE INDEX transactions_by_state ON transactions (state, updated_us)",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+# Named records (log/records.py) take the place of the tables of topics, deletions, group offsets, keys and
+# backlogs. The key begins with the space: a space is read as one range.
+_RECORDS: Final = (
+    """
+    CREATE TABLE records (
+        space TEXT NOT NULL,
+        name TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        value BLOB NOT NULL,
+        PRIMARY KEY (space, name)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE TABLE last_version (version INTEGER NOT NULL) STRICT",
+    "INSERT INTO last_version VALUES (1)",
+    move_to_records,
+    "DROP TABLE topics",
+    "DROP TABLE deletions",
+    "DROP TABLE group_offsets",
+    "DROP TABLE api_keys",
+    "DROP TABLE backlogs",
+)
+
+Step = str | Callable[[sqlite3.Connection], None]
+
+MIGRATIONS: Final[tuple[tuple[Step, ...], ...]] = (
     _FIRST,
     _BACKLOGS,
     _TRANSACTIONS,
     _TRANSACTION_NAMES,
+    _RECORDS,
 )

@@ -12,7 +12,6 @@ part of it is the decision of a human being, who makes it by creating the file G
 """
 
 import logging
-import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +113,7 @@ class Applier:
         for transaction_id in decided:
             try:
                 self.apply(transaction_id)
-            except (LogError, MetadataError, OSError, sqlite3.Error):
+            except (LogError, MetadataError, OSError):
                 failed.append(transaction_id)  # logged
         self._inline = False
         for transaction_id in failed:

@@ -13,7 +13,6 @@ thread.
 """
 
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -228,7 +227,7 @@ class Transactions:
         for transaction_id in kept.in_state(self._metadata, "committing"):
             try:
                 self._applier.apply(transaction_id)
-            except (LogError, MetadataError, OSError, sqlite3.Error):
+            except (LogError, MetadataError, OSError):
                 continue  # logged; the others have their turn
         late = kept.late_at(self._metadata, now_us)
         ended = [self._forget(transaction_id, now_us) for transaction_id in late]

@@ -12,8 +12,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.log.batch.format import Batch
 from penstock.log.embedded import EmbeddedEngine
-from penstock.log.engine import ReadToken, TopicInfo
-from penstock.log.metadata.store import Change
+from penstock.log.engine import Pending, ReadToken, TopicInfo
 from penstock.log.partitions.tokens import AppendToken
 from penstock.server.flight.link import (
     Answer,
@@ -165,7 +164,7 @@ class FlightCalls:
         if not left:
             give(Done())
 
-        def finished(change: Change[None]) -> None:
+        def finished(change: Pending[object]) -> None:
             nonlocal left
             left -= 1
             if not left:

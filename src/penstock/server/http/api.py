@@ -17,7 +17,6 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.view import Record
 from penstock.log.engine import Pending, ReadToken, TopicInfo
 from penstock.log.metadata.settings import TopicSettings
-from penstock.log.metadata.store import Change
 from penstock.server.http.api_types import AtTime, GroupReset, KeyRequest, TopicChange, TopicRequest
 
 # Of one answer. A page of a console needs far less; a program asks again from next_offset.
@@ -233,7 +232,6 @@ class Api:
 
 async def _done(change: Pending[object]) -> None:
     """Waits on the loop. The engine's own callback was there first, so what it notes is noted."""
-    assert isinstance(change, Change), "metadata of this machine"
     settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     change.add_done_callback(lambda _: _settle(settled))
     await settled

@@ -354,7 +354,7 @@ class RustLogSession:
             slot.reply = dialect.commit_without_partition()
             return
 
-        def written(done: Pending[None]) -> None:
+        def written(done: Pending[object]) -> None:
             if done.error is None:
                 self._settle(slot, dialect.offset_committed())
             else:

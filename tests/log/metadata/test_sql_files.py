@@ -14,9 +14,9 @@ from kit.limits import HANG_S
 
 from penstock.log.metadata.errors import MetadataDamaged, MetadataTooNew, MetadataUnavailable
 from penstock.log.metadata.schema import MIGRATIONS
-from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata.sql import SqlStore
 
-INSERT = "INSERT INTO group_offsets VALUES (?, 1, 0, 0, 0)"
+INSERT = "INSERT INTO records VALUES ('groups', ?, 0, x'')"
 
 
 @pytest.fixture
@@ -24,15 +24,15 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "metadata.db")
 
 
-def groups(store: MetadataStore) -> list[str]:
-    return [name for (name,) in store.query("SELECT group_name FROM group_offsets ORDER BY 1")]
+def groups(store: SqlStore) -> list[str]:
+    return [name for (name,) in store.query("SELECT name FROM records ORDER BY 1")]
 
 
 IO_ERROR_CHILD = """
 import resource, sys
-from penstock.log.metadata.store import MetadataStore, MetadataWriteFailed
-store = MetadataStore(sys.argv[1])
-insert = "INSERT INTO group_offsets VALUES (?, 1, 0, 0, 0)"
+from penstock.log.metadata.sql import SqlStore, MetadataWriteFailed
+store = SqlStore(sys.argv[1])
+insert = "INSERT INTO records VALUES ('groups', ?, 0, x'')"
 store.submit(lambda db: db.execute(insert, ("before",))).result(300)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
@@ -44,7 +44,7 @@ except MetadataWriteFailed as error:
     print(error.reason)
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 store.submit(lambda db: db.execute(insert, ("after",))).result(300)
-print(store.query("SELECT group_name FROM group_offsets ORDER BY 1"))
+print(store.query("SELECT name FROM records ORDER BY 1"))
 store.close()
 """
 
@@ -58,21 +58,21 @@ def test_a_real_write_error_at_commit_fails_the_group_and_the_store_goes_on(path
     reason, rows = done.stdout.splitlines()
     assert reason in ("disk I/O error", "database or disk is full")
     assert rows == "[('after',), ('before',)]"
-    with closing(MetadataStore(path)) as store:
+    with closing(SqlStore(path)) as store:
         assert groups(store) == ["after", "before"]
 
 
 KILL_CHILD = """
 import itertools, sys, threading
-from penstock.log.metadata.store import MetadataStore
-store = MetadataStore(sys.argv[1])
+from penstock.log.metadata.sql import SqlStore
+store = SqlStore(sys.argv[1])
 start = int(sys.argv[2])
 print_lock = threading.Lock()
 def work(worker):
     for n in itertools.count(start):
         name = f"{worker}/{n}"
         store.submit(lambda db: db.execute(
-            "INSERT INTO group_offsets VALUES (?, 1, 0, ?, 0)", (name, n))).result(300)
+            "INSERT INTO records VALUES ('groups', ?, ?, x'')", (name, n))).result(300)
         with print_lock:
             print(name, flush=True)
 for worker in range(4):
@@ -96,17 +96,17 @@ def test_acknowledged_changes_survive_sigkill(path: str) -> None:
             # What it could still say before it died counts too; a cut line does not.
             acknowledged.update(line.rstrip("\n") for line in lines if line.endswith("\n"))
         assert child.wait(HANG_S) == -signal.SIGKILL
-        with closing(MetadataStore(path)) as store:
+        with closing(SqlStore(path)) as store:
             assert acknowledged - set(groups(store)) == set()
     assert len(acknowledged) >= 5 * 37
 
 
 def test_a_newer_database_is_refused_and_left_alone(path: str) -> None:
-    MetadataStore(path).close()
+    SqlStore(path).close()
     with closing(sqlite3.connect(path)) as raw:
         raw.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     with pytest.raises(MetadataTooNew) as caught:
-        MetadataStore(path)
+        SqlStore(path)
     assert (caught.value.found, caught.value.known) == (len(MIGRATIONS) + 1, len(MIGRATIONS))
     assert "newer Penstock" in str(caught.value)
     with closing(sqlite3.connect(path)) as raw:
@@ -124,7 +124,7 @@ def not_a_database(path: str) -> None:
 
 def fill(path: str) -> None:
     rows = [(f"{n:04}" * 20,) for n in range(500)]
-    with closing(MetadataStore(path)) as store:
+    with closing(SqlStore(path)) as store:
         store.submit(lambda db: db.executemany(INSERT, rows)).result(HANG_S)
 
 
@@ -133,7 +133,7 @@ def broken_page(path: str) -> None:
     content = bytearray(Path(path).read_bytes())
     with closing(sqlite3.connect(path)) as raw:
         (root,) = raw.execute(
-            "SELECT rootpage FROM sqlite_schema WHERE name = 'group_offsets'"
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'records'"
         ).fetchone()
         (page_size,) = raw.execute("PRAGMA page_size").fetchone()
     start = (root - 1) * page_size
@@ -151,7 +151,7 @@ def cut_short(path: str) -> None:
 def test_a_damaged_file_is_one_clear_error(path: str, damage: Callable[[str], None]) -> None:
     damage(path)
     with pytest.raises(MetadataDamaged) as caught:
-        MetadataStore(path)
+        SqlStore(path)
     assert caught.value.path == path
     assert path in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -171,21 +171,21 @@ def test_a_place_that_cannot_hold_it_is_one_clear_error(
 ) -> None:
     obstacle(path)
     with pytest.raises(MetadataUnavailable) as caught:
-        MetadataStore(path)
+        SqlStore(path)
     assert "\n" not in str(caught.value)
 
 
 def test_damage_met_while_running_is_the_stores_own_error(path: str) -> None:
-    with closing(MetadataStore(path)) as store, closing(sqlite3.connect(path)) as raw:
+    with closing(SqlStore(path)) as store, closing(sqlite3.connect(path)) as raw:
         raw.execute("PRAGMA writable_schema = ON")
-        raw.execute("UPDATE sqlite_schema SET rootpage = 9999 WHERE name = 'deletions'")
+        raw.execute("UPDATE sqlite_schema SET rootpage = 9999 WHERE name = 'records'")
         raw.commit()
         raw.execute("PRAGMA schema_version = 1000")  # makes the reader look again
         with pytest.raises(MetadataDamaged):
-            store.query("SELECT * FROM deletions")
+            store.query("SELECT * FROM records")
 
 
 def test_an_empty_file_is_a_fresh_database(path: str) -> None:
     Path(path).touch()
-    with closing(MetadataStore(path)) as store:
-        assert store.query("SELECT * FROM topics") == []
+    with closing(SqlStore(path)) as store:
+        assert store.query("SELECT * FROM records") == []
