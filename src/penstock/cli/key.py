@@ -266,7 +266,7 @@ def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
         lock = DataDirectoryLock(directory)
     except DataDirectoryInUse as error:
         raise HeldByServer(str(error)) from error
-    with lock, _quiet("penstock.log.metadata.store"):
+    with lock, _quiet("penstock.log.metadata"):
         metadata = MetadataStore(path)
         try:
             nobody = Principal("anonymous", "reader")
