@@ -15,6 +15,7 @@ from pyarrow import flight
 
 from penstock.broker.errors import BrokerError, Code
 from penstock.client.errors import Unavailable
+from penstock.server.flight import host as flight_host
 from penstock.server.flight.host import TrafficTotals
 from penstock.server.flight.link import StreamCounts, Traffic
 from penstock.server.flight.streams import TELL_EVERY_S, FlightTraffic
@@ -148,9 +149,10 @@ def test_traffic_shows(tmp_path: Path) -> None:
         assert host is not None
         launch = host._launch
 
-        async def launch_and_tell() -> None:
-            await launch()
+        async def launch_and_tell() -> flight_host._Child:
+            child = await launch()
             back.set()
+            return child
 
         host._launch = launch_and_tell  # type: ignore[method-assign]  # to wait for an event
         with Peer(server.port("flight")) as peer:

@@ -150,9 +150,10 @@ def test_a_killed_process_comes_back(tmp_path: Path) -> None:
         back = threading.Event()
         launch = host._launch
 
-        async def launch_and_tell() -> None:
-            await launch()
+        async def launch_and_tell() -> flight_host._Child:
+            child = await launch()
             back.set()
+            return child
 
         host._launch = launch_and_tell  # type: ignore[method-assign]  # to wait for an event
         os.kill(pid, signal.SIGKILL)
@@ -171,9 +172,11 @@ def test_a_stop_while_the_process_is_away(tmp_path: Path, monkeypatch: pytest.Mo
     with LiveServer(tmp_path / "data", FLIGHT) as server:
         host = server.server.flight
         assert host is not None
+        child = host._child
+        assert child is not None
         os.kill(flight_pid(server), signal.SIGKILL)
         # The end of the process is noticed on the loop; then nobody is there for an hour.
-        server.run(asyncio.wait_for(host._gone.wait(), WAIT_S))
+        server.run(asyncio.wait_for(child.gone.wait(), WAIT_S))
         assert host.pid is None
     assert host.pid is None
 
@@ -186,13 +189,14 @@ def test_a_process_that_cannot_listen_again(tmp_path: Path) -> None:
         taken, back = threading.Event(), threading.Event()
         launch = host._launch
 
-        async def launch_and_tell() -> None:
+        async def launch_and_tell() -> flight_host._Child:
             try:
-                await launch()
+                child = await launch()
             except flight_host.FlightFailed:
                 taken.set()
                 raise
             back.set()
+            return child
 
         host._launch = launch_and_tell  # type: ignore[method-assign]  # to wait for events
         with socket.socket() as other:

@@ -66,11 +66,17 @@ class FlightFailed(PenstockError):
 
 
 class _Child:
-    """One process and its link. The two threads move bytes; everything else is on the loop."""
+    """One process and its link. The two threads move bytes; everything else is on the loop.
+
+    `ready` is set when the process listens, or says why it cannot; `gone` when its link has ended.
+    """
+
+    ready: "asyncio.Future[None]"
 
     def __init__(self, process: "subprocess.Popen[bytes]", link: socket.socket) -> None:
         self.process = process
         self.link = link
+        self.gone = asyncio.Event()
         self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
 
     def run(
@@ -79,6 +85,8 @@ class _Child:
         received: "Callable[[_Child, FromChild, bytes], None]",
         lost: "Callable[[_Child], None]",
     ) -> None:
+        self.ready = asyncio.get_running_loop().create_future()
+
         def read() -> None:
             try:
                 while True:
@@ -171,12 +179,8 @@ class FlightHost:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._child: _Child | None = None
-        self._ready: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
-        self._gone = asyncio.Event()
-        self._backoff_s = FIRST_BACKOFF_S
-        self._began = 0.0
-        self._revival: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -184,41 +188,41 @@ class FlightHost:
 
     async def start(self) -> None:
         """Until it listens. Raises FlightFailed."""
-        await self._launch()
+        child = await self._launch()
+        self._keeper = self._loop.create_task(self._keep(child))
 
     async def stop(self, grace_s: float) -> None:
         """Streams may end what they do within the grace. Calling it again does nothing more."""
         self._stopping.set()
-        if self._revival is not None:
-            await self._revival
         child = self._child
-        if child is None:
-            return
-        child.tell(Stop())
-        try:
-            await asyncio.wait_for(self._gone.wait(), grace_s)
-        except TimeoutError:
-            logger.warning("Flight streams not done within server.drain_time, cut off")
-        self._child = None
-        await asyncio.to_thread(child.bury)
+        if child is not None:
+            child.tell(Stop())
+            try:
+                await asyncio.wait_for(child.gone.wait(), grace_s)
+            except TimeoutError:
+                logger.warning("Flight streams not done within server.drain_time, cut off")
+                child.cut_off()
+        if self._keeper is not None:
+            await self._keeper
 
     # --- the process -----------------------------------------------------------------------------
 
-    async def _launch(self) -> None:
-        self._gone.clear()
-        self._began = self._loop.time()
+    async def _launch(self) -> _Child:
+        """A process that listens. Raises FlightFailed or OSError; then no process is left behind."""
         child = await asyncio.to_thread(_spawn)
-        self._child = child
-        self._ready = self._loop.create_future()
         child.run(self._loop.call_soon_threadsafe, self._received, self._lost)
         child.tell(self._settings)
         try:
-            await asyncio.wait_for(self._ready, START_TIME_S)
-        except TimeoutError:
+            await asyncio.wait_for(child.ready, START_TIME_S)
+        except BaseException as error:
             child.process.kill()
-            raise FlightFailed(f"not ready after {START_TIME_S:g} s") from None
-        finally:
-            self._ready = None
+            await asyncio.to_thread(child.bury)
+            if isinstance(error, TimeoutError):
+                raise FlightFailed(f"not ready after {START_TIME_S:g} s") from None
+            raise
+        if not child.gone.is_set():
+            self._child = child
+        return child
 
     def _received(self, child: _Child, message: FromChild, body: bytes) -> None:
         if isinstance(message, Ask):
@@ -230,56 +234,55 @@ class FlightHost:
             self._calls.answer(message.question, body, give)
         elif isinstance(message, Traffic):
             self.traffic.told(message)
-        elif self._ready is not None and not self._ready.done():
+        elif not child.ready.done():
             if isinstance(message, Started):
-                self._ready.set_result(None)
+                child.ready.set_result(None)
             elif isinstance(message, Refused):
-                self._ready.set_exception(FlightFailed(message.reason))
+                child.ready.set_exception(FlightFailed(message.reason))
 
     def _lost(self, child: _Child) -> None:
         """The process is gone, or will be in a moment."""
-        if child is not self._child:
-            return  # one that was given up before
-        self._gone.set()
-        self.traffic.process_ended()
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(FlightFailed("the process ended"))
-        elif not self._stopping.is_set() and self._revival is None:
-            self._revival = self._loop.create_task(self._revive(child))
+        if not child.ready.done():
+            child.ready.set_exception(FlightFailed("the process ended"))
+        child.gone.set()
+        if child is self._child:
+            self._child = None
+            self.traffic.process_ended()
 
-    async def _revive(self, child: _Child) -> None:
-        self._child = None
-        status = await asyncio.to_thread(child.bury)
-        if self._loop.time() - self._began >= STEADY_TIME_S:
-            self._backoff_s = FIRST_BACKOFF_S
-        self.restarts += 1
-        logger.error(
-            "the Flight process ended with status %d; a new one starts in %.1f s",
-            status,
-            self._backoff_s,
-        )
-        while not await self._told_to_stop_within(self._backoff_s):
-            self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
-            if await self._launched():
-                break
-        self._revival = None
+    async def _keep(self, child: _Child) -> None:
+        """Waits for the end of the process and starts the next one, until the server stops. `gone` belongs
+        to one process: a process that ends in the moment in which it says that it listens is not missed."""
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            began_s = self._loop.time()
+            await child.gone.wait()
+            status = await asyncio.to_thread(child.bury)
+            if self._stopping.is_set():
+                return
+            if self._loop.time() - began_s >= STEADY_TIME_S:
+                backoff_s = FIRST_BACKOFF_S
+            self.restarts += 1
+            logger.error(
+                "the Flight process ended with status %d; a new one starts in %.1f s",
+                status,
+                backoff_s,
+            )
+            while True:
+                if await self._told_to_stop_within(backoff_s):
+                    return
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+                try:
+                    child = await self._launch()
+                    break
+                except (FlightFailed, OSError) as error:
+                    logger.error("the Flight process is not back yet: %s", error)
+            if self._stopping.is_set():
+                child.cut_off()
 
     async def _told_to_stop_within(self, time_s: float) -> bool:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), time_s)
         return self._stopping.is_set()
-
-    async def _launched(self) -> bool:
-        """One try of many; what is wrong goes to the log."""
-        try:
-            await self._launch()
-        except (FlightFailed, OSError) as error:
-            logger.error("the Flight process is not back yet: %s", error)
-            child, self._child = self._child, None
-            if child is not None:
-                await asyncio.to_thread(child.bury)
-            return False
-        return True
 
 
 def _spawn() -> _Child:
@@ -291,12 +294,16 @@ def _spawn() -> _Child:
         **os.environ,
         "PYTHONPATH": f"{sources}{os.pathsep}{inherited}" if inherited else sources,
     }
+    # -P: a file in the working directory (pyarrow.py, say) is never taken for a module.
+    command = [sys.executable, "-P", "-m", "penstock.server.flight.main"]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.server.flight.main", str(theirs.fileno())],
+            [*command, str(theirs.fileno()), str(os.getpid())],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             env=environment,
+            # A group of its own: Ctrl-C at the terminal goes to the server, which decides.
+            process_group=0,
         )
     except BaseException:
         ours.close()

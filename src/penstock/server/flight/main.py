@@ -1,15 +1,25 @@
-"""The Flight process: python -m penstock.server.flight.main <descriptor of the link>.
+"""The Flight process: python -P -m penstock.server.flight.main <descriptor of the link> <process id of
+the server>.
 
-Started by flight_host.py. Ends when the server tells it to, or is gone. Serves no one else.
+Started by host.py. Ends when the server tells it to, or is gone: the kernel kills it with the server, also
+while the modules below are still loading. Serves no one else.
 """
 
-import logging
 import os
+import sys
+
+from penstock.server.flight.orphan import end_with_parent
+
+if __name__ == "__main__":
+    # Before the imports below: they take a second.
+    end_with_parent(int(sys.argv[2]))
+
+import logging
 import signal
 import socket
-import sys
 import threading
 import time
+from contextlib import suppress
 
 # gRPC prints its own view of a port in use; the server says it in its own words.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -69,7 +79,7 @@ def main() -> int:
     connection = socket.socket(fileno=int(sys.argv[1]))
     try:
         start = to_child_decoder.decode(receive(connection)[0])
-    except LinkClosed:
+    except (LinkClosed, OSError):
         return 0
     assert isinstance(start, Start), "the first message tells where to listen"
     logging.basicConfig(
@@ -81,9 +91,13 @@ def main() -> int:
     try:
         service = FlightService(location, link, start.limits, _clock_us, **_tls(start))
     except (ArrowException, OSError) as error:
-        link.tell(Refused(str(error).strip()))
+        with suppress(OSError):  # of a server that is gone
+            link.tell(Refused(str(error).strip()))
         return 1
-    link.tell(Started())
+    try:
+        link.tell(Started())
+    except OSError:
+        return 0  # the server is gone
     link.listen()
     link.stopping = True
     # Streams that go on end themselves now; one whose peer reads nothing is ended by the server.
