@@ -29,7 +29,7 @@ from penstock import build_info
 from penstock.log.batch.arrow import to_record_batch
 from penstock.log.batch.format import HEADER_SIZE, encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.reader import read
 from penstock.server.memory import settle_allocator
 

@@ -21,8 +21,8 @@ from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.options import BrokerOptions
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.reader import ReadResult
 

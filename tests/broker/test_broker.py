@@ -9,7 +9,7 @@ from penstock.broker.access.access import Principal
 from penstock.broker.broker import MAX_LOOSE_OFFSETS
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 READER = Principal("reader", "reader", ("allowed*",), None)
 

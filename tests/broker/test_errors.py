@@ -8,9 +8,9 @@ import pytest
 from penstock.broker.errors import BY_NUMBER, MAPPING, BrokerError, Code, from_exception
 from penstock.errors import PenstockError
 from penstock.log import errors as log
+from penstock.log import metadata_errors as metadata
 from penstock.log.batch.format import BatchError
-from penstock.log.metadata import errors as metadata
-from penstock.log.storage.names import InvalidTopicName
+from penstock.log.errors import InvalidTopicName
 
 PATH = "/var/lib/penstock/topics/orders/0"
 

@@ -13,8 +13,8 @@ import sys
 
 from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 
 TOPIC = "kill"
 PARTITIONS = 3

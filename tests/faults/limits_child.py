@@ -14,7 +14,7 @@ import sys
 from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import AppendFailed
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 PARTITIONS = 10_000
 DESCRIPTORS = 1024

@@ -8,11 +8,11 @@ from kit.simulated_disk import SimulatedDisk
 
 from penstock.log.batch.format import HEADER_SIZE, Batch, parse_header
 from penstock.log.errors import CorruptLog
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 from penstock.log.storage import reader
 from penstock.log.storage.cache import DEFAULT_CACHE_BYTES, BatchCache
 from penstock.log.storage.files import FileSystem

@@ -15,9 +15,9 @@ from kit.records import Row, build
 
 from penstock.log.batch.format import Batch
 from penstock.log.errors import AppendFailed, FencedProducer, SequenceGap
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 from penstock.log.storage import reader
 from penstock.log.storage.cache import DEFAULT_CACHE_BYTES
 from penstock.log.storage.files import FileSystem

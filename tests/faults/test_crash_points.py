@@ -16,9 +16,9 @@ from kit.simulated_disk import SimulatedDisk
 from kit.torn_content import PURE_MODES, CrashMode
 
 from penstock.log.batch.format import Batch
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.recovery import recover
+from penstock.log.settings import TopicSettings
 
 SETTINGS = TopicSettings(segment_bytes=900, retention_ms=0, tombstone_ms=0)
 COMPACTED = TopicSettings(segment_bytes=900, cleanup="compact", tombstone_ms=0)

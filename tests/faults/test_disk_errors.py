@@ -23,8 +23,8 @@ from penstock.log.errors import (
     PartitionStopped,
     StorageFull,
 )
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions import cleaner
+from penstock.log.settings import TopicSettings
 
 ERRORS = pytest.mark.parametrize(
     ("error", "kind"),

@@ -14,7 +14,7 @@ from kit.simulated_disk import SimulatedDisk
 from kit.torn_content import PURE_MODES, CrashMode
 
 from penstock.log.errors import OutcomeUnknown, PartitionStopped
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 BIG_SEGMENTS = TopicSettings(retention_ms=0)
 

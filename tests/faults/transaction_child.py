@@ -19,8 +19,8 @@ from kit.faulty_files import CallKind, FaultyFiles
 
 from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
 
 # Small segments, so that kills also meet rolls and seals. The second topic is not flushed by itself.

@@ -8,7 +8,7 @@ from kit.limits import HANG_S
 from penstock.log.batch.format import Batch, encode_values
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.engine import Engine
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 WAIT_S = HANG_S
 # Opens the engine on the directory of the test, with the keywords of EmbeddedEngine.
@@ -72,6 +72,12 @@ class BusyMetadata:
     def release(self) -> None:
         self._release.set()
         self._change.result(WAIT_S)
+
+
+def embedded(engine: Engine) -> EmbeddedEngine:
+    """What stands behind the page, for tests that look there."""
+    assert isinstance(engine, EmbeddedEngine)
+    return engine
 
 
 def flushed(engine: EmbeddedEngine, topic: str) -> threading.Event:

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from kit.live_server import LiveServer
 from penstock.client.flight import FlightClient, connect
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 # With a port for Flight; all other settings are those of LiveServer.
 FLIGHT = {"listeners.flight": "127.0.0.1:0"}

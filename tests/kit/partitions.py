@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from kit.records import Row, build
 from penstock.log.batch.format import Batch
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.cache import BatchCache
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.handles import HandlePool

@@ -21,9 +21,9 @@ from kit.engines import (
 from kit.faulty_files import FaultyFiles
 
 from penstock.log.errors import LogClosed, UnknownPartition, UnknownTopic
-from penstock.log.metadata.errors import MetadataRefused
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.metadata_errors import MetadataRefused
 from penstock.log.records import Delete
+from penstock.log.settings import TopicSettings
 
 
 def test_create_describe_list_delete(opened: Opener) -> None:

@@ -11,7 +11,7 @@ from kit.running_server import Running, running_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.access.access import Principal
-from penstock.log.partitions.outcome import Counters
+from penstock.log.statistics import Counters
 from penstock.server.metrics import LoopLag
 from penstock.server.net.counters import Histogram
 from penstock.wire.blipmq import frames as blipmq

@@ -19,7 +19,7 @@ from kit.limits import HANG_S
 from kit.live_server import SOURCES, LiveServer
 
 from penstock.client.flight import FlightClient, connect
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.spark.versions import LIMITS_BATCHES
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from kit.live_server import LiveServer
 from spark.conftest import KEY, append, numbers, options
 
 from penstock.client.flight import FlightClient
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.spark.batch_reader import PenstockReader
 from penstock.spark.connection import Connection
 from penstock.spark.options import read_options

@@ -6,12 +6,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from kit.engines import embedded
 from kit.live_server import LiveServer
 from spark.conftest import KEY, Make, address, append, numbers
 
 from penstock.client.errors import NotAuthorized, NotFound, Refused
 from penstock.client.flight import FlightClient
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.spark.connection import Connection
 from penstock.spark.positions import DataLost
 from penstock.spark.ranges import Range
@@ -28,7 +29,7 @@ Lose = Callable[[LiveServer, str], None]
 
 
 def trim(server: LiveServer, topic: str) -> None:
-    engine = server.server.engine
+    engine = embedded(server.server.engine)
     server.call(lambda: engine.catalogue.partition(topic, 0).trim(KEPT_FROM))
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from kit.engines import embedded
 from kit.live_server import LiveServer
 from spark.conftest import KEY, Load, Make, append, numbers, options, run_now, values
 
 from penstock.client.flight import FlightClient
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.spark.connection import Connection
 from penstock.spark.options import read_options
 from penstock.spark.progress import Progress
@@ -92,7 +93,7 @@ def test_from_the_end_on(
 
 
 def grow(server: LiveServer, topic: str, count: int) -> None:
-    server.settle(lambda: server.server.engine.catalogue.change(topic, {}, count))
+    server.settle(lambda: embedded(server.server.engine).catalogue.change(topic, {}, count))
 
 
 def test_new_partitions_and_topics(
@@ -116,7 +117,7 @@ def test_new_partitions_and_topics(
 
 def lose(how: str, server: LiveServer, client: FlightClient, topic: str) -> None:
     """What the query has not read is gone; four other records are there afterwards."""
-    engine = server.server.engine
+    engine = embedded(server.server.engine)
     if how == "trimmed":
         append(client, topic, 0, numbers(3, 10))
         server.call(lambda: engine.catalogue.partition(topic, 0).trim(6))
@@ -177,7 +178,7 @@ def test_the_first_batch_again(
     with pytest.raises(Exception, match=f"no topic named '{target}'"):
         run_now(stream(**given), tmp_path, "penstock", **sink)
     make(target)
-    server.call(lambda: server.server.engine.catalogue.partition(source, 0).trim(2))
+    server.call(lambda: embedded(server.server.engine).catalogue.partition(source, 0).trim(2))
     with pytest.raises(Exception, match="has offsets 2 to 5, but 0 to 5 are to be read"):
         run_now(stream(**given), tmp_path, "penstock", **sink)
 
@@ -281,7 +282,7 @@ def test_a_limited_batch_jumps_over_what_was_trimmed(
     given = {"subscribe": topic, "maxOffsetsPerTrigger": 10, "failOnDataLoss": "false", **EARLIEST}
     one = made(UnguidedStreamReader, server, Clock(), **given)
     first = one.latestOffset()
-    server.call(lambda: server.server.engine.catalogue.partition(topic, 0).trim(85))
+    server.call(lambda: embedded(server.server.engine).catalogue.partition(topic, 0).trim(85))
     ends = [one.latestOffset() for _ in range(3)]
     assert [offset_of(end, topic) for end in (first, *ends)] == [10, 95, 100, 100]
     for _ in range(2):

@@ -19,11 +19,9 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
 from penstock.log.batch.format import FLAG_AT_MOST_ONCE, Batch, encode_values
 from penstock.log.batch.view import BatchView
-from penstock.log.engine import Engine, Pending, ReadToken, TopicInfo
+from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
 from penstock.log.errors import LogError, OffsetOutOfRange
-from penstock.log.metadata.settings import TopicSettings
-from penstock.log.partitions.tokens import AppendToken
-from penstock.log.storage.reader import ReadResult
+from penstock.log.settings import TopicSettings
 
 PROTOCOLS = ("blipmq", "rustlog")
 # Offsets committed for partitions that do not exist: RustLog's binary dialect takes them. In memory

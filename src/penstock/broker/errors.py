@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 
 from penstock.errors import PenstockError
 from penstock.log import errors as log
+from penstock.log import metadata_errors as metadata
 from penstock.log.batch.format import BatchError
-from penstock.log.metadata import errors as metadata
-from penstock.log.storage.names import InvalidTopicName
+from penstock.log.errors import InvalidTopicName
 
 
 @unique

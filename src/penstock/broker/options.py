@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 SECOND_US = 1_000_000
 

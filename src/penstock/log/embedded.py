@@ -18,16 +18,18 @@ from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
 from penstock.log.errors import NO_SPACE, AppendFailed, LogError
 from penstock.log.metadata.catalogue import Catalogue, Topic
-from penstock.log.metadata.errors import MetadataError
 from penstock.log.metadata.groups import GroupOffsets
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.partitions.totals import LogTotals
 from penstock.log.pending import Pending
+from penstock.log.settings import TopicSettings
+from penstock.log.statistics import Statistics
 from penstock.log.storage import reader
 from penstock.log.storage.cache import DEFAULT_CACHE_BYTES, BatchCache
 from penstock.log.storage.files import FileSystem, RealFiles
@@ -89,6 +91,7 @@ class EmbeddedEngine:
         self._lock = DataDirectoryLock(directory)
         # What is written into removed files is gone with the process.
         self._lost = False
+        self._totals = LogTotals()
         with ExitStack() as opened:
             opened.callback(self._lock.release)
             self._open(opened)
@@ -286,6 +289,27 @@ class EmbeddedEngine:
 
     def groups(self) -> dict[str, dict[tuple[str, int], int]]:
         return self._groups.all()
+
+    # --- what is watched -------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        topics = list(self.catalogue)
+        partitions = [partition for topic in topics for partition in topic.partitions]
+        return Statistics(
+            log=self._totals.of(partitions),
+            topics=len(topics),
+            partitions=len(partitions),
+            partitions_stopped=sum(partition.stopped is not None for partition in partitions),
+            start_offsets=sum(partition.start_offset for partition in partitions),
+            end_offsets=sum(partition.visible_offset for partition in partitions),
+            transactions_unfinished=self.transactions.unfinished,
+            transaction_retries=self.transactions.retries,
+            metadata_commits=self.metadata.commits,
+            metadata_changes=self.metadata.changes,
+        )
+
+    def partition_directory(self, topic: str, partition: int) -> str:
+        return self.catalogue.partition(topic, partition).directory
 
     # --- threads ---------------------------------------------------------------------------------
 

@@ -1,34 +1,52 @@
-"""The engine boundary: all that the broker asks of a log, whoever keeps it.
+"""The engine page: all that broker, sessions and server ask of a log, whoever keeps it.
 
 Narrow and asynchronous: everything that may touch a disk or a network gives a token or a change that
-completes later. The embedded engine (embedded.py) is one implementation; the broker and the sessions
-know only this page.
+completes later. The embedded engine (embedded.py) is one implementation. Others import nothing of `log`
+but this page, which is made of
+
+    engine.py             the engine: topics, records, groups, transactions, statistics
+    records.py            its metadata: named records with compare and set, and their feed
+    pending.py            what is promised for later
+    settings.py           the settings of a topic
+    statistics.py         what is counted
+    errors.py, metadata_errors.py
+    batch/                the batch format, which both sides of the page share
+
+`make lint` checks it. Who builds the embedded engine (server/assembly.py) and offline tools of the command
+line may name what stands behind the page.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from penstock.log.batch.format import Batch
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.pending import Pending
 from penstock.log.records import Metadata
+from penstock.log.settings import TopicSettings
+from penstock.log.statistics import Counters, Statistics
+from penstock.log.storage.names import MAX_TOPIC_NAME_BYTES
 from penstock.log.storage.reader import ReadResult
 
-# What else stands on the page: values that come from the modules that make them.
+# Also values that come from the modules that make them.
 __all__ = [
+    "MAX_TOPIC_NAME_BYTES",
     "AppendToken",
     "Batch",
+    "Counters",
     "Engine",
     "Metadata",
     "PartitionInfo",
     "Pending",
     "ReadResult",
     "ReadToken",
+    "Statistics",
+    "Target",
+    "Tasks",
     "TopicInfo",
-    "TopicSettings",
+    "Transactions",
 ]
 
 T = TypeVar("T")
@@ -108,11 +126,62 @@ class ReadToken(Generic[T]):
         return self.value
 
 
+# Topic, partition, and what shall go there.
+Target = tuple[str, int, Batch]
+# Tasks of a commit, and how many groups each has staged, where that is known.
+Tasks = Mapping[int, int | None]
+
+
+class Transactions(Protocol):
+    """Batches of many tasks, across topics and partitions, visible at once or never.
+
+    The calls wait for the disk: run them in a thread. `check` does not.
+    """
+
+    def begin(self, name: str, timeout_us: int) -> str:
+        """Opens it, or gives an open one more time. Gives its state: open or committed."""
+        ...
+
+    def check(self, topic: str, partition: int, batch: Batch) -> None:
+        """Whether the log will take it. Raises UnknownTopic, UnknownPartition, TooLarge."""
+        ...
+
+    def stage_groups(
+        self, name: str, task: int, groups: Sequence[Sequence[Target]], sequence: int | None = None
+    ) -> int:
+        """Durable on return, and in nobody's sight. Groups that were numbered and are there already
+        are left out; gives how many."""
+        ...
+
+    def commit(self, name: str, tasks: Tasks) -> None:
+        """Everything that these tasks staged becomes visible at once. Repeating it changes nothing."""
+        ...
+
+    def abort(self, name: str) -> None:
+        """What was staged is gone. Aborting what does not exist is fine; a commit stands."""
+        ...
+
+    def state(self, name: str) -> str:
+        """open, committing, committed or unknown."""
+        ...
+
+
 class Engine(Protocol):
     """Called from one thread (the event loop); completions come back to the same thread."""
 
     @property
     def metadata(self) -> Metadata: ...
+    @property
+    def transactions(self) -> Transactions: ...
+    @property
+    def clock_us(self) -> Callable[[], int]:
+        """The clock that records are stamped, kept and expired by."""
+        ...
+
+    @property
+    def post(self) -> Callable[[Callable[[], None]], object]:
+        """Runs a function in the thread that completions come back to, from any thread."""
+        ...
 
     def topics(self) -> list[TopicInfo]: ...
     def topic(self, name: str) -> TopicInfo | None: ...
@@ -149,3 +218,12 @@ class Engine(Protocol):
     ) -> Pending[object]: ...
     def committed_offset(self, group: str, topic: str, partition: int) -> int | None: ...
     def groups(self) -> dict[str, dict[tuple[str, int], int]]: ...
+    def statistics(self) -> Statistics: ...
+    def partition_directory(self, topic: str, partition: int) -> str | None:
+        """Where another process of this machine may read the segment files (storage/follower.py): an
+        optimisation that only an engine with files has. None: read through the engine."""
+        ...
+
+    def close(self) -> None:
+        """Everything that was accepted is durable on return. Calling it again does nothing."""
+        ...

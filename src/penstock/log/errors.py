@@ -21,6 +21,7 @@ LogError (a PenstockError)
  |    +-- CommitWaits     ... another transaction, which must be finished first
  +-- DecisionUnknown     decided or not: the metadata gave no answer that can be trusted
  +-- LogClosed           the log is shutting down
+InvalidTopicName         a PenstockError and ValueError: the name breaks a rule
 """
 
 import errno
@@ -30,6 +31,8 @@ from penstock.errors import PenstockError
 
 # What a file system says when there is no room, for all or for this user.
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+# Enough of a bad name to recognise it in a log line.
+MAX_CHARS_SHOWN: Final = 60
 
 
 class LogError(PenstockError):
@@ -275,3 +278,18 @@ class RecordConflict(LogError):
 
     def __str__(self) -> str:
         return f"record {self.name!r} of {self.space} was changed meanwhile; try again"
+
+
+class InvalidTopicName(PenstockError, ValueError):
+    """A topic name that breaks a rule; `reason` says which."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        shown = ascii(self.name[:MAX_CHARS_SHOWN])
+        if len(self.name) > MAX_CHARS_SHOWN:
+            shown += "..."
+        return f"topic name {shown} is not allowed: {self.reason}"

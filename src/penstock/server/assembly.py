@@ -13,7 +13,8 @@ from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.engine import Engine
+from penstock.log.settings import TopicSettings
 from penstock.server.config.checks import development_key_allowed
 from penstock.server.config.errors import ConfigConflict
 from penstock.server.config.schema import MILLISECOND_US, Config
@@ -46,7 +47,7 @@ def open_engine(
     config: Config,
     post: Callable[[Callable[[], None]], object],
     observe_flush: Callable[[float, int], None],
-) -> EmbeddedEngine:
+) -> Engine:
     """Locks the data directory and recovers the log, which may take a while."""
     options = EngineOptions(
         cache_bytes=config.log.cache_bytes,
@@ -59,7 +60,7 @@ def open_engine(
     return EmbeddedEngine(directory, options, post=post, observe_flush=observe_flush)
 
 
-def build_access(config: Config, engine: EmbeddedEngine, loop: asyncio.AbstractEventLoop) -> Access:
+def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop) -> Access:
     """Who may come in. Who needs no login may do all on an open server, and nothing on others."""
     anonymous = Principal("anonymous", "user" if config.server.insecure else "nobody")
     stored = Access(engine.metadata, (), development_key=False, anonymous=anonymous)
@@ -83,7 +84,7 @@ def build_access(config: Config, engine: EmbeddedEngine, loop: asyncio.AbstractE
 
 
 def build_broker(
-    config: Config, engine: EmbeddedEngine, access: Access, loop: asyncio.AbstractEventLoop
+    config: Config, engine: Engine, access: Access, loop: asyncio.AbstractEventLoop
 ) -> Broker:
     blipmq = config.blipmq
     options = BrokerOptions(

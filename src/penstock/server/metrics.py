@@ -6,7 +6,6 @@ are labels on /metrics/partitions only. Names have base units, and counters end 
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,9 +19,7 @@ from prometheus_client.registry import Collector
 
 from penstock import build_info
 from penstock.broker.broker import Broker
-from penstock.log.embedded import EmbeddedEngine
-from penstock.log.partitions.outcome import Counters
-from penstock.log.partitions.partition import Partition
+from penstock.log.engine import Engine
 from penstock.server.flight.host import FlightHost
 from penstock.server.net.counters import Histogram
 from penstock.server.net.hub import Hub
@@ -80,9 +77,8 @@ class Metrics:
         self.observations = observations
         self.hub: Hub | None = None
         self.broker: Broker | None = None
-        self.engine: EmbeddedEngine | None = None
+        self.engine: Engine | None = None
         self.flight: FlightHost | None = None
-        self._totals = LogTotals()
         self._summary = _registry(_Page(self._summarise))
         self._partitions = _registry(_Page(self._list_partitions))
 
@@ -114,78 +110,51 @@ class Metrics:
             "event_loop_lag_seconds", "How late the event loop is.", seen.loop_lag_seconds
         )
 
-    def _log(self, engine: EmbeddedEngine) -> Iterator[Metric]:
-        partitions = [partition for topic in engine.catalogue for partition in topic.partitions]
-        totals = self._totals.of(partitions)
+    def _log(self, engine: Engine) -> Iterator[Metric]:
+        found = engine.statistics()
         for name, words in _LOG_COUNTERS.items():
-            yield _counter(_LOG_NAMES.get(name, name), words, getattr(totals, name))
-        yield _gauge("damages", "Damaged places found in the log.", totals.damages)
-        yield _gauge("topics", "Topics.", len(engine.topics()))
-        yield _gauge("partitions", "Partitions.", len(partitions))
-        stopped = sum(partition.stopped is not None for partition in partitions)
-        yield _gauge("partitions_stopped", "Partitions that take no appends.", stopped)
-        start = sum(partition.start_offset for partition in partitions)
-        end = sum(partition.visible_offset for partition in partitions)
-        yield _gauge("log_start_offset", "First offsets kept, sum of all partitions.", start)
-        yield _gauge("log_end_offset", "Next offsets to be read, sum of all partitions.", end)
-        waiting = engine.transactions.unfinished
-        yield _gauge("transactions_unfinished", "Decided, but not yet shown.", waiting)
-        tries = engine.transactions.retries
+            yield _counter(_LOG_NAMES.get(name, name), words, getattr(found.log, name))
+        yield _gauge("damages", "Damaged places found in the log.", found.log.damages)
+        for name, words, value in (
+            ("topics", "Topics.", found.topics),
+            ("partitions", "Partitions.", found.partitions),
+            ("partitions_stopped", "Partitions that take no appends.", found.partitions_stopped),
+            ("log_start_offset", "First offsets kept, sum of all partitions.", found.start_offsets),
+            ("log_end_offset", "Next offsets to be read, sum of all.", found.end_offsets),
+            (
+                "transactions_unfinished",
+                "Decided, but not yet shown.",
+                found.transactions_unfinished,
+            ),
+        ):
+            yield _gauge(name, words, value)
+        tries = found.transaction_retries
         yield _counter("transaction_retries", "Times such a one was tried again.", tries)
-        yield _counter("metadata_commits", "Commits of the metadata.", engine.metadata.commits)
-        yield _counter("metadata_changes", "Changes in them.", engine.metadata.changes)
+        yield _counter("metadata_commits", "Commits of the metadata.", found.metadata_commits)
+        yield _counter("metadata_changes", "Changes in them.", found.metadata_changes)
 
     def _list_partitions(self) -> Iterator[Metric]:
         if self.engine is None:
             return
         labels = ("topic", "partition")
-        families = {
-            "start_offset": GaugeMetricFamily(
-                "penstock_partition_log_start_offset", "First offset kept.", labels=labels
-            ),
-            "visible_offset": GaugeMetricFamily(
-                "penstock_partition_log_end_offset", "Next offset to be read.", labels=labels
-            ),
-        }
+        start = GaugeMetricFamily(
+            "penstock_partition_log_start_offset", "First offset kept.", labels=labels
+        )
+        end = GaugeMetricFamily(
+            "penstock_partition_log_end_offset", "Next offset to be read.", labels=labels
+        )
         stopped = GaugeMetricFamily(
             "penstock_partition_stopped", "1 when it takes no appends.", labels=labels
         )
-        for topic in self.engine.catalogue:
-            for number, partition in enumerate(topic.partitions):
-                values = (topic.info.name, str(number))
-                for attribute, family in families.items():
-                    family.add_metric(values, getattr(partition, attribute))
-                stopped.add_metric(values, float(partition.stopped is not None))
-        yield from families.values()
-        yield stopped
+        for topic in self.engine.topics():
+            for number in range(topic.partitions):
+                values = (topic.name, str(number))
+                found = self.engine.partition_info(topic.name, number)
+                start.add_metric(values, found.earliest)
+                end.add_metric(values, found.latest)
+                stopped.add_metric(values, float(found.stopped is not None))
+        yield from (start, end, stopped)
         yield _group_lag(self.engine)
-
-
-class LogTotals:
-    """Sums over partitions that never go down when a topic is deleted."""
-
-    def __init__(self) -> None:
-        self._gone = Counters()
-        self._last: dict[Partition, Counters] = {}
-
-    def of(self, partitions: list[Partition]) -> Counters:
-        now = {partition: partition.counters for partition in partitions}
-        for partition, counters in self._last.items():
-            if partition not in now:
-                _add(self._gone, counters)
-        self._last = now
-        total = Counters()
-        _add(total, self._gone)
-        for counters in now.values():
-            _add(total, counters)
-        # A damage counts while it is there; unlike the rest it can go away.
-        total.damages = sum(counters.damages for counters in now.values())
-        return total
-
-
-def _add(total: Counters, more: Counters) -> None:
-    for field in fields(Counters):
-        setattr(total, field.name, getattr(total, field.name) + getattr(more, field.name))
 
 
 # By the attribute of Counters.
@@ -281,7 +250,7 @@ def _flight(host: FlightHost) -> Iterator[Metric]:
         yield _counters(name, words, "kind", values)
 
 
-def _group_lag(engine: EmbeddedEngine) -> Metric:
+def _group_lag(engine: Engine) -> Metric:
     family = GaugeMetricFamily(
         "penstock_group_lag_records",
         "Records behind the committed offset.",

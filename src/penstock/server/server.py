@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
-from penstock.log.embedded import EmbeddedEngine
+from penstock.log.engine import Engine
 from penstock.server.assembly import (
     SECOND_US,
     build_access,
@@ -73,7 +73,7 @@ class Server:
 
     hub: Hub
     broker: Broker
-    engine: EmbeddedEngine
+    engine: Engine
 
     def __init__(
         self,

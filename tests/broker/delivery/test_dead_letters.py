@@ -11,7 +11,7 @@ from kit.records import Row, build
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.options import BrokerOptions
 from penstock.log.batch.format import MAX_BATCH_BYTES
-from penstock.log.metadata.settings import DEFAULT_RECORD_BYTES, TopicSettings
+from penstock.log.settings import DEFAULT_RECORD_BYTES, TopicSettings
 from penstock.log.storage.files import RealFiles
 
 

@@ -12,7 +12,7 @@ from kit.records import Row, build
 from penstock.broker.delivery import feed as feed_module
 from penstock.broker.delivery.feed import RETRY_READ_S
 from penstock.broker.options import BrokerOptions
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conformance.blipmq.peer import BlipMQPeer, ping
+from kit.engines import embedded
 from kit.faulty_files import FaultyFiles
 from kit.live_server import LiveServer
 
@@ -101,7 +102,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
 
     def open_with_clock(*arguments: Any) -> EmbeddedEngine:
-        engine = open_engine(*arguments)
+        engine = embedded(open_engine(*arguments))
         engine.clock_us = clock
         return engine
 
@@ -113,7 +114,7 @@ class Disk:
     """The disk of a running server: fails on plan for files that are opened from now on."""
 
     def __init__(self, server: LiveServer) -> None:
-        engine = server.server.engine
+        engine = embedded(server.server.engine)
         self.files = FaultyFiles(engine.files)
         server.call(lambda: setattr(engine.pool, "files", self.files))
 

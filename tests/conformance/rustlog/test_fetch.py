@@ -20,6 +20,7 @@ from conformance.rustlog.peer import (
     every_way,
     live,
 )
+from kit.engines import embedded
 from kit.live_server import LiveServer
 
 
@@ -74,7 +75,7 @@ def test_before_the_first_kept_record(
             for number in range(8):
                 reply = peer.ask(dialect.produce(topic, 0, [b"%d" % number * 2_000]))
                 assert reply == dialect.produced(number, 1)
-            running.server.engine.maintain()
+            embedded(running.server.engine).maintain()
             earliest, latest = running.call(lambda: running.server.engine.offsets(topic, 0))
             assert 0 < earliest < latest == 8
             words = f"offset out of range: requested 0, earliest {earliest}"

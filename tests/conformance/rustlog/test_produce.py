@@ -17,6 +17,7 @@ from conformance.rustlog.peer import (
     every_way,
     live,
 )
+from kit.engines import embedded
 from kit.faulty_files import FaultyFiles
 from kit.limits import HANG_S
 from kit.live_server import LiveServer
@@ -155,7 +156,7 @@ def test_a_full_disk_stores_nothing_and_says_so(
     """Nothing of a batch stays that was refused, and the log goes on when there is space again."""
     with live(tmp_path_factory.mktemp("full")) as running:
         topic = Topics(running).new()
-        engine = running.server.engine
+        engine = embedded(running.server.engine)
         disk = FaultyFiles(engine.files)
         running.call(lambda: setattr(engine.pool, "files", disk))
         disk.fail("write", errno.ENOSPC, times=1, suffix=".log")

@@ -15,22 +15,22 @@ from kit.partitions import Clock
 
 from penstock.log.errors import (
     InvalidSettings,
+    InvalidTopicName,
     RecordConflict,
     TopicExists,
     UnknownPartition,
     UnknownTopic,
 )
 from penstock.log.metadata.catalogue import MAX_PARTITIONS, Catalogue, Topic
-from penstock.log.metadata.errors import MetadataError
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions.partition import Partition
 from penstock.log.pending import Pending
 from penstock.log.records import Delete
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.cache import BatchCache
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.handles import HandlePool
-from penstock.log.storage.names import InvalidTopicName
 
 
 class Room:

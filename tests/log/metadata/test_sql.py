@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from kit.limits import HANG_S
 
-from penstock.log.metadata.errors import (
+from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
+from penstock.log.metadata.sql import LOCK_WAIT_S, MAX_CHANGES_PER_COMMIT, Change, SqlStore
+from penstock.log.metadata_errors import (
     MetadataClosed,
     MetadataOverloaded,
     MetadataRefused,
     MetadataUnavailable,
     MetadataWriteFailed,
 )
-from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
-from penstock.log.metadata.sql import LOCK_WAIT_S, MAX_CHANGES_PER_COMMIT, Change, SqlStore
 
 INSERT_OFFSET = "INSERT INTO records (space, name, version, value) VALUES ('groups', ?, ?, x'')"
 

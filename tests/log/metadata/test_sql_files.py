@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from kit.limits import HANG_S
 
-from penstock.log.metadata.errors import MetadataDamaged, MetadataTooNew, MetadataUnavailable
 from penstock.log.metadata.schema import MIGRATIONS
 from penstock.log.metadata.sql import SqlStore
+from penstock.log.metadata_errors import MetadataDamaged, MetadataTooNew, MetadataUnavailable
 
 INSERT = "INSERT INTO records VALUES ('groups', ?, 0, x'')"
 

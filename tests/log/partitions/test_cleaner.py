@@ -12,10 +12,10 @@ from kit.simulated_disk import SimulatedDisk
 
 from penstock.log.batch.format import FLAG_CLEANED
 from penstock.log.errors import OffsetOutOfRange
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.cleaner import apply_retention, compact, merge_small_batches
 from penstock.log.partitions.partition import Partition
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.reader import offset_at_time, read
 

@@ -12,10 +12,10 @@ from kit.partitions import Bench
 
 from penstock.log.batch.format import encode_values
 from penstock.log.errors import OutcomeUnknown, PartitionStopped
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
 
 

@@ -10,10 +10,10 @@ from kit.faulty_files import FaultyFiles
 
 from penstock.log.batch.format import encode_values
 from penstock.log.errors import OutcomeUnknown, PartitionStopped
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions import partition as partition_module
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.cache import BatchCache
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.handles import HandlePool

@@ -8,9 +8,9 @@ from kit.records import Row, build, stored
 from kit.simulated_disk import SimulatedDisk
 
 from penstock.log.batch.format import Batch
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.cleaner import compact, merge_small_batches
 from penstock.log.partitions.verify import NoLogDirectory, Report, data_directory_of, verify
+from penstock.log.settings import TopicSettings
 
 ROOT = "/data"
 PARTITION = f"{ROOT}/topics/orders/0"

@@ -14,9 +14,9 @@ from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import CorruptLog, OffsetOutOfRange
-from penstock.log.metadata.settings import MIN_SEGMENT_BYTES
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.partition import Partition
+from penstock.log.settings import MIN_SEGMENT_BYTES
 from penstock.log.storage.follower import Follower, Identity, identify
 from penstock.log.storage.reader import ReadResult
 from penstock.log.storage.segment import Segment

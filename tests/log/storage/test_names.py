@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock.log.errors import InvalidTopicName
 from penstock.log.storage.names import (
     MAX_DIRECTORY_NAME_CHARS,
     MAX_TOPIC_NAME_BYTES,
-    InvalidTopicName,
     check_topic_name,
     directory_name,
 )

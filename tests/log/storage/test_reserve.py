@@ -11,8 +11,8 @@ from kit.faulty_files import FaultyFiles
 from kit.transactions import begin, stage
 
 from penstock.log.errors import StorageFull
-from penstock.log.metadata.errors import MetadataWriteFailed
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata_errors import MetadataWriteFailed
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.reserve import RESERVE_BYTES, RESERVE_FILE, Reserve
 from penstock.log.storage.segment import TEMPORARY_SUFFIX

@@ -12,8 +12,8 @@ from kit.limits import HANG_S
 from kit.transactions import begin, everything, stage, staged_files
 
 from penstock.log.embedded import EmbeddedEngine
+from penstock.log.engine import Target
 from penstock.log.errors import SequenceGap, TransactionNotOpen
-from penstock.log.transactions.transactions import Target
 
 TASK = 5
 

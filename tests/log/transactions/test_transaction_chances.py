@@ -12,7 +12,7 @@ from kit.transactions import begin, everything, stage
 
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import LogError
-from penstock.log.metadata.errors import MetadataError
+from penstock.log.metadata_errors import MetadataError
 
 PLACES = ("a/0", "a/1", "b/0")
 STEPS = 14

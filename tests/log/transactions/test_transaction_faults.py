@@ -29,7 +29,7 @@ from penstock.log.errors import (
     LogError,
     UnknownTopic,
 )
-from penstock.log.metadata.errors import MetadataRefused, MetadataWriteFailed
+from penstock.log.metadata_errors import MetadataRefused, MetadataWriteFailed
 from penstock.log.transactions import staging as kept
 
 # --- disks that fail -------------------------------------------------------------------------------

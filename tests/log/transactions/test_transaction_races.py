@@ -28,7 +28,7 @@ from penstock.log.errors import (
     LogError,
     TransactionNotOpen,
 )
-from penstock.log.metadata.errors import MetadataError
+from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions import producers
 
 # --- at the same time ------------------------------------------------------------------------------

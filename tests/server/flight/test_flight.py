@@ -7,6 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from kit.engines import embedded
 from kit.flight_client import FLIGHT, KEY, column, connect_to, make, table
 from kit.live_server import WAIT_S, LiveServer
 from pyarrow import flight
@@ -16,12 +17,21 @@ from penstock.client.errors import NotFound, Refused
 from penstock.client.flight import FlightClient, Producer, Written
 from penstock.log.batch.arrow import SCHEMA, SCHEMA_WITH_HEADERS
 from penstock.log.batch.key_partition import partition_of
+from penstock.log.embedded import EmbeddedEngine
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """One for all tests that do no harm; each has its own topics."""
-    with LiveServer(tmp_path_factory.mktemp("flight") / "data", FLIGHT) as server:
+@pytest.fixture(scope="module", params=["files", "engine"])
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveServer]:
+    """One for all tests that do no harm; each has its own topics. Records are read from the files, or
+    through the engine, as it is with an engine that has none."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        LiveServer(tmp_path_factory.mktemp("flight") / "data", FLIGHT) as server,
+    ):
+        if request.param == "engine":
+            patch.setattr(EmbeddedEngine, "partition_directory", lambda *_: None)
         yield server
 
 
@@ -34,7 +44,7 @@ def client(running: LiveServer) -> Iterator[FlightClient]:
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     name: str = request.node.name
-    return name
+    return name.translate(str.maketrans("[]", "--"))  # brackets mean something in a pattern
 
 
 def raw(server: LiveServer, key: str | None = KEY) -> "tuple[flight.FlightClient, object]":
@@ -227,7 +237,7 @@ def test_trimmed_records_are_out_of_range(running: LiveServer, topic: str) -> No
     make(running, topic)
     with connect_to(running) as client:
         client.write(topic, table(b"a", b"b", b"c"))
-        running.call(lambda: running.server.engine.catalogue.partition(topic, 0).trim(2))
+        running.call(lambda: embedded(running.server.engine).catalogue.partition(topic, 0).trim(2))
         assert column(client, topic) == [b"c"]
         with pytest.raises(Refused, match="requested 0, earliest 2, latest 3") as caught:
             column(client, topic, start=0)

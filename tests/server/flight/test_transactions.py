@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from kit.engines import embedded
 from kit.flight_client import FLIGHT
 from kit.flight_peer import Peer, values_table
 from kit.live_server import WAIT_S, LiveServer, ServerProcess
@@ -15,7 +16,7 @@ from pyarrow import flight
 from penstock.client.errors import PASSING, CommitUnfinished, Unavailable
 from penstock.client.flight.errors import telling
 from penstock.log import errors as log
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.server.flight.errors import to_flight
 
 
@@ -111,7 +112,7 @@ def test_abort(peer: Peer, topic: str) -> None:
 def test_an_abandoned_one_is_rolled_back(
     running: LiveServer, peer: Peer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = running.server.engine
+    engine = embedded(running.server.engine)
     for name, timeout_s in ((topic, 60), (topic + "2", 600)):
         peer.act("begin", name=name, timeout_s=timeout_s)
         peer.stage(name, 1, topic, b"v", partition=0)

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from kit.engines import make, put, values_of
+from kit.engines import embedded, make, put, values_of
 from kit.faulty_files import FaultyFiles
 from kit.live_server import WAIT_S, LiveServer
 from kit.transactions import ALL, NOTHING, everything, fill, first_file, staged_files
@@ -43,7 +43,7 @@ def test_the_rest_is_served_meanwhile(tmp_path: Path, caplog: pytest.LogCaptureF
     path, whole = damaged_directory(tmp_path / "data")
     caplog.clear()
     with LiveServer(tmp_path / "data") as server:
-        engine = server.server.engine
+        engine = embedded(server.server.engine)
         assert server.server.http.state == "ready"
         assert shown(server, "transactions_unfinished") == 1
         assert everything(engine) == NOTHING
@@ -64,4 +64,4 @@ def test_the_rest_is_served_meanwhile(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_the_memory_of_names_is_a_setting(tmp_path: Path) -> None:
     assert load_config(None, {}, {}).config.log.transaction_memory_us == 30 * 24 * 3600 * 1_000_000
     with LiveServer(tmp_path / "data", {"log.transaction_memory": "2 h"}) as server:
-        assert server.server.engine.options.transaction_memory_us == 7_200_000_000
+        assert embedded(server.server.engine).options.transaction_memory_us == 7_200_000_000

@@ -13,7 +13,7 @@ from kit.faulty_files import FaultyFiles
 from sessions.kit import WAYS, Peer
 
 from penstock.broker.options import BrokerOptions
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
 from penstock.sessions.base import SessionLimits
 from penstock.sessions.blipmq.session import BlipMQSession

@@ -5,7 +5,7 @@ from broker.bench import Bench
 from sessions.kit import WAYS
 from sessions.rustlog.test_session import DIALECTS, Encode, Way, binary, connect, frames, json
 
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.sessions.rustlog.produces import MAX_RUN_BYTES
 from penstock.wire.rustlog import binary_reply as rustlog_binary_reply
 from penstock.wire.rustlog import frames as wire

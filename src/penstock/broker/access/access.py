@@ -26,8 +26,8 @@ from typing import Final, Literal, Protocol
 from penstock.broker.access import keys
 from penstock.broker.access.key_table import KeyTable, StoredKey
 from penstock.broker.errors import BrokerError, Code
+from penstock.log.engine import MAX_TOPIC_NAME_BYTES
 from penstock.log.records import Metadata
-from penstock.log.storage.names import MAX_TOPIC_NAME_BYTES
 
 Action = Literal["read", "write", "admin"]
 

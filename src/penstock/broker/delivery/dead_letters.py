@@ -18,8 +18,8 @@ from penstock.errors import PenstockError
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.view import BatchView, Headers
-from penstock.log.metadata.settings import MAX_RECORD_BYTES
-from penstock.log.partitions.tokens import AppendToken
+from penstock.log.engine import AppendToken
+from penstock.log.settings import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker, Delivery

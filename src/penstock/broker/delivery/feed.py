@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from penstock.broker.delivery.subscription import Subscription
 from penstock.log.batch.format import FLAG_AT_MOST_ONCE
 from penstock.log.batch.view import BatchView
-from penstock.log.engine import Engine, ReadToken
+from penstock.log.engine import Engine, ReadResult, ReadToken
 from penstock.log.errors import CorruptLog, LogError, OffsetOutOfRange
-from penstock.log.storage.reader import ReadResult
 
 # Read at once while following: a group commit is up to 4 MiB.
 FEED_READ_BYTES = 4 * 1024 * 1024

@@ -16,8 +16,7 @@ from penstock.broker.delivery.settled import Settled
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topic_log import TopicLog
-from penstock.log.engine import Engine
-from penstock.log.partitions.tokens import AppendToken
+from penstock.log.engine import AppendToken, Engine
 
 # How often due deliveries, old messages and orphans are looked for without anybody polling.
 TICK_S = 0.1

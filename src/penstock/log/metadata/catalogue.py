@@ -28,10 +28,10 @@ from penstock.log.metadata.kinds import (
     DeletionRecord,
     TopicRecord,
 )
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.partition import Partition
 from penstock.log.pending import Pending, Promise
 from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, prefix_of
+from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.names import check_topic_name, directory_name
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 TOPICS: Final = "topics"
 DELETIONS: Final = "deletions"

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.log.metadata.errors import (
+from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
+from penstock.log.metadata_errors import (
     MetadataClosed,
     MetadataDamaged,
     MetadataError,
@@ -33,7 +34,6 @@ from penstock.log.metadata.errors import (
     MetadataUnavailable,
     MetadataWriteFailed,
 )
-from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
 
 T = TypeVar("T")
 Post = Callable[[Callable[[], None]], object]

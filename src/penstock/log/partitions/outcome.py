@@ -1,4 +1,4 @@
-"""What a commit step has to tell, and what a partition counts. Values only."""
+"""What a commit step has to tell. Values only."""
 
 import logging
 from collections.abc import Callable
@@ -9,20 +9,6 @@ from penstock.log.partitions.tokens import AppendToken
 Callback = Callable[[], None]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened since start; read by metrics."""
-
-    appended_batches: int = 0
-    appended_records: int = 0
-    appended_bytes: int = 0
-    repeated_batches: int = 0
-    failed_appends: int = 0
-    flushes: int = 0
-    cut_bytes: int = 0
-    damages: int = 0
 
 
 @dataclass(slots=True)

@@ -27,10 +27,9 @@ from penstock.log.errors import (
     PartitionStopped,
     TooLarge,
 )
-from penstock.log.metadata.settings import TopicSettings
 from penstock.log.partitions.append_group import Entry, Group, Load
 from penstock.log.partitions.flushing import Flushing
-from penstock.log.partitions.outcome import Callback, Counters, Outcome
+from penstock.log.partitions.outcome import Callback, Outcome
 from penstock.log.partitions.recovery import (
     CHECKPOINT_FILE,
     START_FILE,
@@ -41,6 +40,8 @@ from penstock.log.partitions.recovery import (
 from penstock.log.partitions.sealing import Sealing
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.partitions.visibility import Visibility
+from penstock.log.settings import TopicSettings
+from penstock.log.statistics import Counters
 from penstock.log.storage.cache import BatchCache, RecentBatches
 from penstock.log.storage.complaints import Complaints, append_error
 from penstock.log.storage.files import File

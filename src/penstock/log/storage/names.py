@@ -7,7 +7,7 @@ not meant to be turned back: the metadata keeps the real name.
 import hashlib
 import re
 
-from penstock.errors import PenstockError
+from penstock.log.errors import InvalidTopicName
 
 # The bound that Kafka uses, so that topics can move between the two engines.
 MAX_TOPIC_NAME_BYTES = 249
@@ -18,27 +18,9 @@ MAX_DIRECTORY_NAME_CHARS = 200
 # 128 bits of sha256: two long names never meet in practice.
 DIGEST_CHARS = 32
 
-# Enough of a bad name to recognise it in a log line.
-MAX_CHARS_SHOWN = 60
-
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
 _PLAIN_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
 _CUT_ESCAPE = re.compile("%[0-9a-f]?$")
-
-
-class InvalidTopicName(PenstockError, ValueError):
-    """A topic name that breaks a rule; `reason` says which."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        shown = ascii(self.name[:MAX_CHARS_SHOWN])
-        if len(self.name) > MAX_CHARS_SHOWN:
-            shown += "..."
-        return f"topic name {shown} is not allowed: {self.reason}"
 
 
 def check_topic_name(name: str) -> None:

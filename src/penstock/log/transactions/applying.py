@@ -31,8 +31,8 @@ from penstock.log.errors import (
     UnknownTopic,
 )
 from penstock.log.metadata.catalogue import Catalogue
-from penstock.log.metadata.errors import MetadataError
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition

@@ -16,10 +16,11 @@ what, transactions.py and applying.py tell.
 
 import sqlite3
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from penstock.log.batch.format import Batch, BatchError
+from penstock.log.engine import Tasks
 from penstock.log.errors import StagingDamaged, TransactionNotOpen
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.storage.files import File, FileSystem
@@ -32,9 +33,6 @@ STAGING_DIRECTORY = "transactions"
 PLACE_BITS = 24
 # Made by a human being in the directory of a transaction: go on without what cannot be read.
 GIVE_UP_FILE = "give-up"
-
-# Tasks of a commit, and how many groups each has staged, where that is known.
-Tasks = Mapping[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)

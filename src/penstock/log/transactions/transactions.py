@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.log.batch.format import HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.batch.record_limit import check_record_sizes
+from penstock.log.engine import Target, Tasks
 from penstock.log.errors import (
     CommitUnfinished,
     DecisionUnknown,
@@ -28,23 +29,20 @@ from penstock.log.errors import (
     TransactionNotOpen,
 )
 from penstock.log.metadata.catalogue import Catalogue
-from penstock.log.metadata.errors import MetadataError, MetadataWriteFailed
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata_errors import MetadataError, MetadataWriteFailed
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.storage.reserve import Reserve
 from penstock.log.transactions import committed_names
 from penstock.log.transactions import staging as kept
 from penstock.log.transactions.applying import Applier, Post, check_topic
-from penstock.log.transactions.staging import StagedBatch, Staging, Tasks
+from penstock.log.transactions.staging import StagedBatch, Staging
 
 # A committed name is remembered this long: far longer than any client repeats a commit, and than a stream
 # that crashed is left alone.
 DEFAULT_MEMORY_US = 30 * 24 * 3600 * 1_000_000
 
 logger = logging.getLogger(__name__)
-
-# Topic, partition, and what shall go there.
-Target = tuple[str, int, Batch]
 
 
 class Transactions:

@@ -8,7 +8,7 @@ in config.py, rules between keys are in config_checks.py.
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from penstock.log.metadata import settings as topic
+from penstock.log import settings as topic
 from penstock.server.config.kinds import (
     TopicRequest,
     choice,

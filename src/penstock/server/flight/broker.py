@@ -19,6 +19,8 @@ from penstock.server.flight.link import (
     Committed,
     Describe,
     Failure,
+    Fetch,
+    Fetched,
     Finish,
     LinkClosed,
     LoggedIn,
@@ -177,6 +179,13 @@ class BrokerLink:
         answer = self.ask_later(AtTime(who, topic, partitions, time_us)).result()
         assert isinstance(answer, Offsets)
         return tuple(offset for offset in answer.offsets if offset is not None)
+
+    def fetch(
+        self, who: Principal, topic: str, partition: int, offset: int, max_bytes: int
+    ) -> Fetched:
+        answer = self.ask_later(Fetch(who, topic, partition, offset, max_bytes)).result()
+        assert isinstance(answer, Fetched)
+        return answer
 
     def commit_group(
         self, who: Principal, group: str, offsets: tuple[tuple[str, int, int], ...]

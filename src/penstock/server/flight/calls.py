@@ -10,10 +10,8 @@ from typing import Final, cast
 from penstock.broker.access.access import Action, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
-from penstock.log.batch.format import Batch
-from penstock.log.embedded import EmbeddedEngine
-from penstock.log.engine import Pending, ReadToken, TopicInfo
-from penstock.log.partitions.tokens import AppendToken
+from penstock.log.batch.format import FLAG_ZSTD, Batch
+from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
 from penstock.server.flight.link import (
     Answer,
     Append,
@@ -25,6 +23,9 @@ from penstock.server.flight.link import (
     Describe,
     Done,
     Failure,
+    Fetch,
+    Fetched,
+    FetchedRows,
     Finish,
     LoggedIn,
     Login,
@@ -48,9 +49,7 @@ logger = logging.getLogger(__name__)
 class FlightCalls:
     """`on_failed_login` counts."""
 
-    def __init__(
-        self, broker: Broker, engine: EmbeddedEngine, on_failed_login: Callable[[], None]
-    ) -> None:
+    def __init__(self, broker: Broker, engine: Engine, on_failed_login: Callable[[], None]) -> None:
         self._broker = broker
         self._engine = engine
         self._on_failed_login = on_failed_login
@@ -76,6 +75,8 @@ class FlightCalls:
             give(self._topics(question.who))
         elif isinstance(question, AtTime):
             _AtTime(self._engine, self._readable(question.who, question.topic), question, give)
+        elif isinstance(question, Fetch):
+            self._fetch(question, give)
         elif isinstance(question, CommitGroup):
             self._commit(question, give)
         elif isinstance(question, Begin):
@@ -133,12 +134,22 @@ class FlightCalls:
 
     def _facts(self, info: TopicInfo) -> TopicFacts:
         partitions = tuple(
-            PartitionFacts(one.directory, one.start_offset, one.visible_offset, one.size_bytes())
-            for one in self._engine.catalogue.get(info.name).partitions
+            self._partition_facts(info.name, number) for number in range(info.partitions)
         )
         return TopicFacts(info.name, info.created_us, info.settings, partitions)
 
+    def _partition_facts(self, topic: str, number: int) -> PartitionFacts:
+        one = self._engine.partition_info(topic, number)
+        directory = self._engine.partition_directory(topic, number)
+        return PartitionFacts(directory, one.earliest, one.latest, one.size_bytes)
+
     # --- records ---------------------------------------------------------------------------------
+
+    def _fetch(self, question: Fetch, give: Give) -> None:
+        token = self._broker.read(
+            question.who, question.topic, question.partition, question.offset, question.max_bytes
+        )
+        token.on_done(lambda done: give(_fetched(done)))
 
     def _append(self, question: Append, body: bytes, give: Give) -> None:
         now_us = self._broker.clock_us()
@@ -187,15 +198,13 @@ class FlightCalls:
 class _AtTime:
     """Asks one partition after the other; each may wait for the disk."""
 
-    def __init__(
-        self, engine: EmbeddedEngine, info: TopicInfo, question: AtTime, give: Give
-    ) -> None:
+    def __init__(self, engine: Engine, info: TopicInfo, question: AtTime, give: Give) -> None:
         self._engine = engine
         self._question = question
         self._give = give
         self._found: list[int] = []
         for partition in question.partitions:
-            engine.catalogue.partition(info.name, partition)
+            engine.offsets(info.name, partition)  # raises where there is no such partition
         self._next()
 
     def _next(self) -> None:
@@ -217,6 +226,29 @@ class _AtTime:
             return
         self._found.append(token.result())
         self._next()
+
+
+def _fetched(token: ReadToken[ReadResult]) -> Answer:
+    if token.error is not None:
+        return failure(token.error)
+    found = token.result()
+    rows: list[FetchedRows] = []
+    for view in found.views:
+        # What has expired splits a batch into many views: its body goes once.
+        if not rows or rows[-1].base_offset != view.base_offset:
+            rows.append(
+                FetchedRows(
+                    view.base_offset,
+                    view.count,
+                    view.flags & ~FLAG_ZSTD,
+                    view.header.first_time_us,
+                    view.header.max_time_us,
+                    [],
+                    view.buffer[view.body_at : view.body_end],
+                )
+            )
+        rows[-1].ranges.append((view.first_row, view.last_row))
+    return Fetched(tuple(rows), found.next_offset, found.end_offset)
 
 
 def _appended(token: AppendToken) -> Answer:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from penstock.broker.access.access import Principal
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 # A frame, little-endian:
 #    0 u32 length of the message      4 u32 length of the body
@@ -52,6 +52,16 @@ class AtTime(Message, frozen=True):
     topic: str
     partitions: tuple[int, ...]
     time_us: int
+
+
+class Fetch(Message, frozen=True):
+    """Records, for who cannot read the files of the partition."""
+
+    who: Principal
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
 
 
 class Append(Message, frozen=True):
@@ -134,9 +144,10 @@ class LoggedIn(Message, frozen=True):
 
 
 class PartitionFacts(msgspec.Struct, frozen=True, array_like=True):
-    """`latest` is the offset after the last one that readers may see."""
+    """`latest` is the offset after the last one that readers may see. `directory`: where its files can be
+    read, if the engine has files."""
 
-    directory: str
+    directory: str | None
     earliest: int
     latest: int
     size_bytes: int
@@ -159,6 +170,24 @@ class Offsets(Message, frozen=True):
     """By partition. None where there is none."""
 
     offsets: tuple[int | None, ...]
+
+
+class FetchedRows(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one batch of the log: its body, unpacked, and which of its rows are meant (from, to)."""
+
+    base_offset: int
+    count: int
+    flags: int
+    first_time_us: int
+    max_time_us: int
+    ranges: list[tuple[int, int]]
+    body: bytes
+
+
+class Fetched(Message, frozen=True):
+    rows: tuple[FetchedRows, ...]
+    next_offset: int
+    end_offset: int
 
 
 class Appended(Message, frozen=True):
@@ -187,7 +216,17 @@ class Done(Message, frozen=True):
 # --- frames --------------------------------------------------------------------------------------
 
 Question = (
-    Login | Topics | Describe | AtTime | Append | CommitGroup | Committed | Begin | Stage | Finish
+    Login
+    | Topics
+    | Describe
+    | AtTime
+    | Fetch
+    | Append
+    | CommitGroup
+    | Committed
+    | Begin
+    | Stage
+    | Finish
 )
 Answer = (
     Failure
@@ -195,6 +234,7 @@ Answer = (
     | TopicFacts
     | TopicList
     | Offsets
+    | Fetched
     | Appended
     | Staged
     | TransactionState

@@ -1,13 +1,11 @@
 """The reading half of the Flight service: from a ticket to a stream of record batches.
 
-Values go from the segment files to the socket without a copy, but for small log batches, which are put
-together. Offsets come from the server, records from the files; knows no gRPC.
+Values go from where they are read to the socket without a copy, but for small log batches, which are put
+together. Offsets come from the server, records from where sources.py finds them; knows no gRPC.
 """
 
 import itertools
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,9 +17,9 @@ from penstock.broker.access.access import Principal
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.arrow import SCHEMA, join_views
 from penstock.log.batch.view import BatchView
-from penstock.log.storage.follower import Follower
 from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.link import PartitionFacts, TopicFacts
+from penstock.server.flight.sources import Sources
 from penstock.server.flight.tickets import Ticket, invalid, schema_of
 
 # Log batches are put together up to this: what Spark reads at once, and what fits the CPU's cache.
@@ -30,33 +28,10 @@ JOINED_BYTES: Final = 4 * 1024 * 1024
 # A log batch of this size goes out as it is: copying it would cost more than another message.
 LARGE_ROWS: Final = 16_384
 LARGE_BYTES: Final = 512 * 1024
-# One look at the files. Larger ones are no faster.
+# One read of the source. Larger ones are no faster.
 READ_BYTES: Final = 8 * 1024 * 1024
-# Partitions whose segments are remembered: an index entry per 64 KiB of log, some kilobytes each.
-MAX_FOLLOWERS: Final = 1_024
 # How soon a long read notices that its key was revoked or its topic deleted.
 ASK_AGAIN_S: Final = 5.0
-
-
-class Followers:
-    """The partitions that were read lately. A topic made anew under an old name is another one."""
-
-    def __init__(self, clock_us: Callable[[], int]) -> None:
-        self._clock_us = clock_us
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, int], Follower] = OrderedDict()
-
-    def get(self, facts: TopicFacts, partition: PartitionFacts) -> Follower:
-        place = partition.directory, facts.created_us
-        with self._lock:
-            found = self._known.pop(place, None)
-            if found is None:
-                found = Follower(partition.directory, self._clock_us)
-            self._known[place] = found
-            if len(self._known) > MAX_FOLLOWERS:
-                self._known.popitem(last=False)
-        found.told(partition.earliest, partition.latest)
-        return found
 
 
 def partition_facts(facts: TopicFacts, partition: int) -> PartitionFacts:
@@ -96,7 +71,7 @@ class Read:
     def __init__(
         self,
         link: BrokerLink,
-        followers: Followers,
+        sources: Sources,
         who: Principal,
         ticket: Ticket,
         clock_s: Callable[[], float] = time.monotonic,
@@ -111,7 +86,7 @@ class Read:
         self._check_topic(facts)
         one = partition_facts(facts, ticket.partition)
         self._offset, self._end = clamp(one, ticket.start, ticket.end)
-        self._follower = followers.get(facts, one)
+        self._source = sources.get(who, facts, ticket.partition)
         self._skip_to_time(one)
 
     def _skip_to_time(self, one: PartitionFacts) -> None:
@@ -141,9 +116,9 @@ class Read:
             if self._link.stopping:
                 raise BrokerError(Code.SHUTTING_DOWN)
             if self._clock_s() >= ask_at:
-                self._follower.told(*self._refresh())
+                self._source.told(*self._refresh())
                 ask_at = self._clock_s() + ASK_AGAIN_S
-            found = self._follower.read(self._offset, READ_BYTES, self._refresh)
+            found = self._source.read(self._offset, READ_BYTES, self._refresh)
             for view in found.views:
                 yield from self._add(gathered, view)
             self._offset = found.next_offset

@@ -18,7 +18,8 @@ from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.errors import refusing, to_flight
 from penstock.server.flight.incoming import plain
 from penstock.server.flight.link import FlightLimits, TopicFacts
-from penstock.server.flight.read import Followers, Read, clamp, first_of, partition_facts
+from penstock.server.flight.read import Read, clamp, first_of, partition_facts
+from penstock.server.flight.sources import Sources
 from penstock.server.flight.streams import FlightTraffic
 from penstock.server.flight.tickets import (
     AbortBody,
@@ -93,7 +94,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         # Before the first call can come.
         self._link = link
         self._limits = limits
-        self._followers = Followers(clock_us)
+        self._sources = Sources(link, clock_us)
         self._traffic = FlightTraffic(limits.reads, limits.writes, link.tell)
         super().__init__(location, middleware={WHO: _Login(link)}, **tls)
 
@@ -158,7 +159,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
     ) -> flight.FlightDataStream:
         with refusing():
             wanted = parse(ticket.ticket, Ticket, "ticket")
-            read = Read(self._link, self._followers, self._who(context), wanted)
+            read = Read(self._link, self._sources, self._who(context), wanted)
             batches = first_of(_told(self._counted(read.batches())))
             return flight.GeneratorStream(read.schema, batches)
 

@@ -17,9 +17,8 @@ from penstock.broker.access.access import Principal
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.format import Batch
-from penstock.log.embedded import EmbeddedEngine
+from penstock.log.engine import Engine, Target
 from penstock.log.errors import TransactionNotOpen
-from penstock.log.transactions.transactions import Target
 from penstock.server.flight.link import (
     Answer,
     Begin,
@@ -53,7 +52,7 @@ class _Waiting:
 class TransactionCalls:
     """Lives on the event loop."""
 
-    def __init__(self, broker: Broker, engine: EmbeddedEngine, fail: Fail) -> None:
+    def __init__(self, broker: Broker, engine: Engine, fail: Fail) -> None:
         self._broker = broker
         self._engine = engine
         self._fail = fail

@@ -16,7 +16,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.view import Record
 from penstock.log.engine import Pending, ReadToken, TopicInfo
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 from penstock.server.http.api_types import AtTime, GroupReset, KeyRequest, TopicChange, TopicRequest
 
 # Of one answer. A page of a console needs far less; a program asks again from next_offset.

@@ -13,7 +13,7 @@ from penstock.broker.access.access import Principal
 from penstock.broker.broker import Broker, Delivery
 from penstock.broker.errors import BrokerError, Code
 from penstock.errors import PenstockError
-from penstock.log.partitions.tokens import AppendToken
+from penstock.log.engine import AppendToken
 from penstock.sessions.base import Inbox, Outlet, PendingBytes, SessionLimits
 from penstock.sessions.blipmq.delivery import PollAnswers
 from penstock.sessions.blipmq.refusals import publish_nack, subscribe_nack, without_large

@@ -7,7 +7,7 @@ was read together is appended before the session waits for more. Each request ke
 from collections.abc import Callable
 
 from penstock.errors import PenstockError
-from penstock.log.partitions.tokens import AppendToken
+from penstock.log.engine import AppendToken
 from penstock.sessions.rustlog.dialects import Dialect
 from penstock.wire.rustlog import frames as wire
 

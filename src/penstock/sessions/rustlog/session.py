@@ -11,10 +11,7 @@ from collections import deque
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.errors import PenstockError
-from penstock.log.engine import Pending, ReadToken
-from penstock.log.partitions.tokens import AppendToken
-from penstock.log.storage.names import MAX_TOPIC_NAME_BYTES
-from penstock.log.storage.reader import ReadResult
+from penstock.log.engine import MAX_TOPIC_NAME_BYTES, AppendToken, Pending, ReadResult, ReadToken
 from penstock.sessions.base import Inbox, Outlet, PendingBytes, SessionLimits
 from penstock.sessions.rustlog.dialects import BinaryDialect, Dialect, JsonDialect
 from penstock.sessions.rustlog.produces import ProduceRun, Slot

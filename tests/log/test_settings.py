@@ -5,7 +5,7 @@ import pytest
 
 from penstock.log.batch.format import MAX_BATCH_BYTES
 from penstock.log.errors import InvalidSettings
-from penstock.log.metadata.settings import (
+from penstock.log.settings import (
     MAX_FLUSH_INTERVAL_MS,
     MAX_NUMBER,
     MIN_SEGMENT_BYTES,
