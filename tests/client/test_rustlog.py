@@ -166,7 +166,7 @@ def test_errors_carry_the_text_and_the_kind() -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("anonymous may not write topic 'demo'", True),
+        ("anonymous may not publish to topic 'demo': that needs the right write", True),
         ("the key 'app' is revoked", True),
         ("Not authorized: produce", False),
     ],

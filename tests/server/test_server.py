@@ -197,8 +197,13 @@ def test_rustlog_may_act_as_a_key(tmp_path: Path) -> None:
     config.write_text(KEY_FILE)
 
     async def test(running: Running) -> None:
-        anonymous = running.server.broker.access.anonymous
-        assert (anonymous.name, anonymous.role) == ("k", "writer")
+        access = running.server.broker.access
+        principal = access.without_login("rustlog")
+        assert (principal.name, principal.role) == ("k", "writer")
+        # Others that do not log in are not that key.
+        assert (
+            access.without_login("flight") == access.anonymous == Principal("anonymous", "nobody")
+        )
 
     with_server(tmp_path / "data", test, config, rustlog__principal="k")
     error = refusal(tmp_path / "data", config, rustlog__principal="nobody-i-know")

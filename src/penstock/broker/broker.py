@@ -5,9 +5,11 @@ wire format. Lives on the event loop; the engine calls back there.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from penstock.broker.access.access import Access, Action, Principal
+from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.refusals import Refusals
+from penstock.broker.access.rights import Operation, refusal
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delivery.backlog import Backlog
 from penstock.broker.delivery.dead_letters import DeadLetters
@@ -54,6 +56,7 @@ class Broker:
         self.backlog = Backlog(engine.metadata)
         self.subscriptions = Subscriptions(engine, self.backlog, options, clock_us, schedule)
         self.dead_letters = DeadLetters(self)
+        self.refusals = Refusals(clock_us)
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: dict[tuple[str, int], AppendToken] = {}
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
@@ -70,11 +73,27 @@ class Broker:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    def require(self, principal: Principal, action: Action, topic: str) -> None:
-        """Raises BrokerError NOT_AUTHORIZED."""
-        if not self.access.allowed(principal, action, topic):
-            detail = f"{principal.name} may not {action} topic {topic!r}"
-            raise BrokerError(Code.NOT_AUTHORIZED, detail)
+    def require(
+        self,
+        principal: Principal,
+        operation: Operation,
+        name: str = "",
+        topics: Sequence[str] = (),
+    ) -> None:
+        """Every door asks here before it does anything. `name` and `topics` as in Access.permits.
+
+        Raises BrokerError NOT_AUTHORIZED, or NOT_AUTHENTICATED when the key was revoked or is missing.
+        """
+        access = self.access
+        if not access.still_valid(principal):
+            detail = f"the key {principal.name!r} is revoked"
+            raise BrokerError(Code.NOT_AUTHENTICATED, detail)
+        if access.permits(principal, operation, name, topics):
+            return
+        text = refusal(principal.name, operation, name)
+        self.refusals.note(principal.name, operation.name, text)
+        missing_key = operation.needs_key and principal == access.anonymous
+        raise BrokerError(Code.NOT_AUTHENTICATED if missing_key else Code.NOT_AUTHORIZED, text)
 
     def ensure_topic(self, topic: str) -> TopicInfo:
         """The topic, made with the default settings where there is none."""
@@ -93,11 +112,11 @@ class Broker:
         settings: TopicSettings | None = None,
     ) -> TopicInfo:
         """Who may write to a topic may make it: a publish does so too."""
-        self.require(principal, "write", topic)
+        self.require(principal, Operation.CREATE_TOPIC, topic)
         return self.engine.create_topic(topic, partitions, settings)
 
     def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
-        self.require(principal, "admin", topic)
+        self.require(principal, Operation.DELETE_TOPIC, topic)
         change = self.engine.delete_topic(topic)
         change.add_done_callback(lambda done: self._deleted(topic, done))
         return change
@@ -124,7 +143,7 @@ class Broker:
 
         Raises BrokerError or LogError when the batch is refused at once.
         """
-        self.require(principal, "write", topic)
+        self.require(principal, Operation.PUBLISH, topic)
         info = self.ensure_topic(topic)
         batch = encode_values(values, self.clock_us())
         _check_records(batch, values, info.settings.record_bytes)
@@ -140,7 +159,7 @@ class Broker:
         self, principal: Principal, topic: str, partition: int, values: list[bytes]
     ) -> AppendToken:
         """For protocols that name the partition. The topic must exist."""
-        self.require(principal, "write", topic)
+        self.require(principal, Operation.PUBLISH, topic)
         info = self.engine.topic(topic)
         batch = encode_values(values, self.clock_us())
         if info is not None:
@@ -151,7 +170,7 @@ class Broker:
         self, principal: Principal, topic: str, partition: int, batch: Batch
     ) -> AppendToken:
         """For peers that send whole batches. The topic must exist."""
-        self.require(principal, "write", topic)
+        self.require(principal, Operation.PUBLISH, topic)
         return self._append(topic, partition, batch)
 
     def append_batch(self, topic: str, batch: Batch) -> AppendToken:
@@ -171,13 +190,29 @@ class Broker:
     def read(
         self, principal: Principal, topic: str, partition: int, offset: int, max_bytes: int
     ) -> ReadToken[ReadResult]:
-        self.require(principal, "read", topic)
+        self.require(principal, Operation.READ_RECORDS, topic)
         return self.engine.read(topic, partition, offset, max_bytes)
 
     def subscribe(self, principal: Principal, topic: str, qos: int, user: object) -> Subscription:
-        self.require(principal, "read", topic)
+        self.require(principal, Operation.SUBSCRIBE, topic)
         self.ensure_topic(topic)
         return self.subscriptions.create(topic, qos, principal, user, self._last_tokens)
+
+    def use_subscription(
+        self, principal: Principal, operation: Operation, subscription_id: int, user: object
+    ) -> Subscription | None:
+        """For a poll or an acknowledgement; None when there is none that the principal may use.
+
+        To who may not read the topic, a subscription is as if it did not exist: ids are easy to guess.
+        """
+        subscription = self.subscriptions.get(subscription_id)
+        if subscription is None:
+            return None
+        try:
+            self.require(principal, operation, subscription.topic)
+        except BrokerError:
+            return None
+        return self.subscriptions.use(subscription_id, principal, user)
 
     def collect(self, topic: str, runs: list[Run], done: Callable[[Delivery], None]) -> None:
         """Reads the records of runs, in order; calls back at once when memory has them all."""
@@ -189,7 +224,7 @@ class Broker:
         self, principal: Principal, group: str, topic: str, partition: int, offset: int
     ) -> Pending[object] | None:
         """None when there is no such partition; the offset is remembered all the same."""
-        self.require(principal, "read", topic)
+        self.require(principal, Operation.COMMIT_OFFSETS, topic)
         info = self.engine.topic(topic)
         if info is not None and 0 <= partition < info.partitions:
             return self.engine.commit_offset(group, topic, partition, offset)

@@ -83,8 +83,9 @@ SAFE_JSON_BYTES: Final = SAFE_BINARY_BYTES // len("255,")
 _MISSING_CODES: Final = frozenset({10, 13, 14})
 _MISSING_TEXTS: Final = ("partition not found", "topic not found")
 _FORBIDDEN_TEXTS: Final = ("not authorized", "unauthorized", "permission denied")
-# How Penstock words it: "anonymous may not write topic 'demo'", "the key 'app' is revoked".
-_FORBIDDEN_HERE: Final = re.compile(r".+ may not (read|write|admin) topic .*|the key .+ is revoked")
+# How Penstock words it: "anonymous may not publish to topic 'demo': that needs the right ...", and "the key
+# 'app' is revoked".
+_FORBIDDEN_HERE: Final = re.compile(r".+ may not .+: that needs .+|the key .+ is revoked")
 _PRINCIPAL_HINT: Final = (
     "RustLog has no login, the server's setting rustlog.principal names the key whose rights hold"
 )

@@ -79,7 +79,7 @@ def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop
     if principal is None:
         reason = f"rustlog.principal = {name}: no API key has this name"
         raise ConfigConflict(("rustlog.principal",), reason)
-    access.anonymous = principal
+    access.act_as("rustlog", principal)
     return access
 
 

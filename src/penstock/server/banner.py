@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from penstock import __version__
 from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.server.config.checks import DEVELOPMENT_KEY
 from penstock.server.net.address import Address
@@ -60,13 +61,14 @@ def key_state(access: Access) -> Keys:
         return "development"
     active = [key for key in access.list_keys() if key.revoked_us is None]
     owners = [Principal(key.name, key.role, key.topics) for key in active]
-    if any(access.allowed(owner, "admin", "") for owner in owners):
+    if any(access.permits(owner, Operation.CREATE_KEY) for owner in owners):
         return "admin"
     return "no admin" if active else "none"
 
 
 def rustlog_state(broker: Broker) -> RustLog:
-    if not broker.access.allowed(broker.access.anonymous, "write", FIRST_TOPIC):
+    access = broker.access
+    if not access.permits(access.without_login("rustlog"), Operation.PUBLISH, FIRST_TOPIC):
         return "not allowed"
     there = broker.engine.topic(FIRST_TOPIC) is not None
     return "ready" if there or broker.options.rustlog_auto_create else "no topic"

@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.broker.access import access as access_module
-from penstock.broker.access.access import ALL_TOPICS, Access, Action, Principal
+from penstock.broker.access.access import ALL_TOPICS, Access, Principal
+from penstock.broker.access.rights import ROLE_ACTIONS, Action
 from penstock.server.config.schema import ROLES
 
 
@@ -32,7 +33,7 @@ def test_roles(access: Access, role: str, can: set[str], rules: tuple[str, ...])
 
 
 def test_the_roles_are_those_of_the_configuration() -> None:
-    assert set(access_module.ROLE_ACTIONS) == set(ROLES)
+    assert set(ROLE_ACTIONS) == set(ROLES)
 
 
 @pytest.mark.parametrize(

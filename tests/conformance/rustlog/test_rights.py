@@ -36,37 +36,46 @@ def refused(dialect: Dialect, code: int, prefix: str, words: str) -> bytes:
 
 @both
 def test_strangers_may_do_nothing_where_keys_are(data: Path, dialect: Dialect) -> None:
-    write, read = ("anonymous may not write topic", "anonymous may not read topic")
     with live(data) as running, Talker(running.port()) as peer:
         for topic in ("open", "no-topic"):  # nobody learns which of them exists
+
+            def words(doing: str, right: str, topic: str = topic) -> str:
+                on = f"that needs the right {right} on the topic"
+                return f"anonymous may not {doing} topic '{topic}': {on}"
+
             for request, expected in (
                 (
                     dialect.produce(topic, 0, [b"x"]),
-                    refused(dialect, 500, "Failed to write record: ", f"{write} '{topic}'"),
+                    refused(dialect, 500, "Failed to write record: ", words("publish to", "write")),
                 ),
                 (
                     dialect.produce(topic, 0, []),
-                    refused(dialect, 500, "Failed to write record: ", f"{write} '{topic}'"),
+                    refused(dialect, 500, "Failed to write record: ", words("publish to", "write")),
                 ),
                 (
                     dialect.fetch(topic, 0, 0, 9),
-                    refused(dialect, 4, "Failed to fetch records: ", f"{read} '{topic}'"),
+                    refused(dialect, 4, "Failed to fetch records: ", words("read", "read")),
                 ),
                 (
                     dialect.fetch(topic, 0, 0, 9, "g"),
-                    refused(dialect, 4, "Failed to fetch records: ", f"{read} '{topic}'"),
+                    refused(dialect, 4, "Failed to fetch records: ", words("read", "read")),
                 ),
                 (
                     dialect.commit("g", topic, 0, 1),
-                    refused(dialect, 5, "Failed to commit offset: ", f"{read} '{topic}'"),
+                    refused(
+                        dialect,
+                        5,
+                        "Failed to commit offset: ",
+                        words("commit offsets of groups on", "read"),
+                    ),
                 ),
                 (
                     dialect.offset_fetch("g", topic, 0),
-                    refused(dialect, 500, "", f"{read} '{topic}'"),
+                    refused(dialect, 500, "", words("read offsets of groups on", "read")),
                 ),
                 (
                     dialect.create(topic, 1),
-                    refused(dialect, 500, "Failed to create topic: ", f"{write} '{topic}'"),
+                    refused(dialect, 500, "Failed to create topic: ", words("create", "write")),
                 ),
             ):
                 assert peer.ask(request) == expected
@@ -89,7 +98,7 @@ def test_a_reader_reads_its_topics(data: Path, dialect: Dialect) -> None:
         assert peer.ask(dialect.commit("g", "open", 0, 1)) == dialect.committed()
         assert peer.ask(dialect.list_topics()) == dialect.topics([("open", 1)])
         assert b"may not read" in peer.ask(dialect.fetch("secret", 0, 0, 9))
-        assert b"may not write" in peer.ask(dialect.produce("open", 0, [b"y"]))
+        assert b"may not publish" in peer.ask(dialect.produce("open", 0, [b"y"]))
 
 
 @both
@@ -100,7 +109,7 @@ def test_a_writer_writes_and_makes_its_topics(data: Path, dialect: Dialect) -> N
         assert peer.ask(dialect.create("open-2", 1)) == dialect.created()
         assert peer.ask(dialect.produce("open-3", 0, [b"y"])) == dialect.produced(0, 1)
         assert b"may not read" in peer.ask(dialect.fetch("open", 0, 0, 9))
-        assert b"may not write" in peer.ask(dialect.produce("secret-2", 0, [b"y"]))
+        assert b"may not publish" in peer.ask(dialect.produce("secret-2", 0, [b"y"]))
         assert running.call(lambda: running.server.engine.topic("secret-2")) is None
 
 

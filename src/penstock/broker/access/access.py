@@ -2,7 +2,7 @@
 
     access = Access(engine.metadata, config.keys, development_key=False, anonymous=Principal(...))
     access.login(key, done)                  # done(principal or None), at once or after a slow hash
-    access.allowed(principal, "write", "orders.new")
+    access.permits(principal, Operation.PUBLISH, "orders.new")
     access.still_valid(principal)            # False once the key was revoked
 
 Keys come from the configuration and from the metadata. Only salted hashes of them are kept, see
@@ -25,18 +25,18 @@ from typing import Final, Literal, Protocol
 
 from penstock.broker.access import keys
 from penstock.broker.access.key_table import KeyTable, StoredKey
+from penstock.broker.access.rights import (
+    ROLE_ACTIONS,
+    Action,
+    Operation,
+    Scope,
+    is_internal,
+    role_gives,
+)
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.engine import MAX_TOPIC_NAME_BYTES
 from penstock.log.records import Metadata
 
-Action = Literal["read", "write", "admin"]
-
-ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
-    "admin": frozenset({"read", "write", "admin"}),
-    "user": frozenset({"read", "write"}),
-    "writer": frozenset({"write"}),
-    "reader": frozenset({"read"}),
-}
 ALL_TOPICS: Final = ("*",)
 
 # The well-known key of a server that only its own machine can reach.
@@ -143,6 +143,8 @@ class Access:
         random_bytes: keys.RandomBytes = os.urandom,
     ) -> None:
         self.anonymous = anonymous
+        # By protocol: who its connections act as before they log in, if not as `anonymous`.
+        self._act_as: dict[str, Principal] = {}
         self.development_key = development_key
         # What may be shown of them; their secrets are not kept.
         self._configured = tuple(
@@ -216,6 +218,14 @@ class Access:
         """False once the key of this principal was revoked. One look-up."""
         return principal.key_id is None or principal.key_id in self._stored
 
+    def act_as(self, protocol: str, principal: Principal) -> None:
+        """Have the connections of a protocol without a login act as this principal."""
+        self._act_as[protocol] = principal
+
+    def without_login(self, protocol: str) -> Principal:
+        """Who a connection of this protocol acts as while it has not logged in."""
+        return self._act_as.get(protocol, self.anonymous)
+
     def named(self, name: str) -> Principal | None:
         """The principal of this name, for listeners whose protocol has no login."""
         if name == self.anonymous.name:
@@ -285,7 +295,7 @@ class Access:
         The topic "" stands for the server as a whole (its keys, say): only principals for all
         topics may act on that. Patterns are case-sensitive, `*` takes any text, `/` and `.` too.
         """
-        if action not in ROLE_ACTIONS.get(principal.role, frozenset()):
+        if not role_gives(principal.role, action, topic):
             return False
         rules = principal.rules
         if not rules or rules == ALL_TOPICS:
@@ -295,6 +305,37 @@ class Access:
             answer = any(fnmatchcase(topic, rule) for rule in rules)
             self._remember_answer(rules, topic, answer)
         return answer
+
+    def permits(
+        self, principal: Principal, operation: Operation, name: str = "", topics: Sequence[str] = ()
+    ) -> bool:
+        """Whether the table of rights lets the principal do this.
+
+        `name` is that of the topic or group; `topics` are those that a group has offsets on.
+        """
+        right = operation.right
+        if right == "none":
+            return True
+        if right == "login":
+            return True
+        if operation.needs_key and principal == self.anonymous:
+            return False
+        scope = operation.scope
+        if scope is Scope.TOPIC:
+            return self.allowed(principal, right, name)
+        if scope is Scope.SERVER:
+            return self.allowed(principal, right, "")
+        return right in ROLE_ACTIONS.get(principal.role, ()) and all(
+            self.allowed(principal, right, topic) for topic in topics
+        )
+
+    def shows(
+        self, principal: Principal, topic: str, actions: Sequence[Action] = ("read", "write")
+    ) -> bool:
+        """Whether a list shows the topic: the principal may do one of these with it."""
+        return not is_internal(topic) and any(
+            self.allowed(principal, action, topic) for action in actions
+        )
 
     def _remember_answer(self, rules: tuple[str, ...], topic: str, answer: bool) -> None:
         if len(topic) > MAX_TOPIC_NAME_BYTES:

@@ -162,6 +162,9 @@ class Subscriptions:
 
     # --- use -------------------------------------------------------------------------------------
 
+    def get(self, subscription_id: int) -> Subscription | None:
+        return self._by_id.get(subscription_id)
+
     def use(self, subscription_id: int, principal: Principal, user: object) -> Subscription | None:
         """The subscription for a poll or an acknowledgement; None when there is none to be had."""
         subscription = self._by_id.get(subscription_id)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BY_NUMBER, BrokerError, Code
 from penstock.server.flight.link import (
     Answer,
@@ -167,9 +168,9 @@ class BrokerLink:
         return answer.topics
 
     def describe(
-        self, who: Principal, topic: str, action: str = "read", *, create: bool = False
+        self, who: Principal, topic: str, operation: Operation, *, create: bool = False
     ) -> TopicFacts:
-        answer = self.ask_later(Describe(who, topic, action, create)).result()
+        answer = self.ask_later(Describe(who, topic, operation.name, create)).result()
         assert isinstance(answer, TopicFacts)
         return answer
 

@@ -5,9 +5,10 @@ Lives on the event loop; an answer that waits for the disk is given later. Knows
 
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
-from penstock.broker.access.access import Action, Principal
+from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.log.batch.format import FLAG_ZSTD, Batch
@@ -41,7 +42,12 @@ from penstock.server.flight.transactions import TransactionCalls
 
 INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR, Code.CORRUPT_LOG)
 
+# Of those who call without a key.
+FLIGHT: Final = "flight"
+
 Give = Callable[[Answer], None]
+# What a list tells of a topic, only its readers may know.
+READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +72,6 @@ class FlightCalls:
         if isinstance(question, Login):
             self._login(question.key, give)
             return
-        self._check_key(question.who)
         if isinstance(question, Append):
             self._append(question, body, give)
         elif isinstance(question, Describe):
@@ -74,7 +79,8 @@ class FlightCalls:
         elif isinstance(question, Topics):
             give(self._topics(question.who))
         elif isinstance(question, AtTime):
-            _AtTime(self._engine, self._readable(question.who, question.topic), question, give)
+            info = self._permitted(question.who, Operation.DESCRIBE_TOPIC, question.topic)
+            _AtTime(self._engine, info, question, give)
         elif isinstance(question, Fetch):
             self._fetch(question, give)
         elif isinstance(question, CommitGroup):
@@ -93,7 +99,7 @@ class FlightCalls:
     def _login(self, key: str | None, give: Give) -> None:
         access = self._broker.access
         if key is None:
-            give(LoggedIn(access.anonymous))
+            give(LoggedIn(access.without_login(FLIGHT)))
             return
 
         def answered(who: Principal | None) -> None:
@@ -105,20 +111,18 @@ class FlightCalls:
 
         access.login(key, answered)
 
-    def _check_key(self, who: Principal) -> None:
-        if not self._broker.access.still_valid(who):
-            raise BrokerError(Code.NOT_AUTHENTICATED, "the API key was revoked")
-
     # --- topics ----------------------------------------------------------------------------------
 
     def _topics(self, who: Principal) -> TopicList:
-        allowed = self._broker.access.allowed
-        found = [info for info in self._engine.topics() if allowed(who, "read", info.name)]
+        self._broker.require(who, Operation.LIST_TOPICS)
+        shows = self._broker.access.shows
+        found = [info for info in self._engine.topics() if shows(who, info.name, READ_ONLY)]
         return TopicList(tuple(self._facts(info) for info in found))
 
     def _describe(self, question: Describe) -> TopicFacts:
-        self._broker.require(question.who, cast(Action, question.action), question.topic)
+        self._broker.require(question.who, Operation[question.operation], question.topic)
         if question.create:
+            self._broker.require(question.who, Operation.CREATE_TOPIC, question.topic)
             return self._facts(self._broker.ensure_topic(question.topic))
         return self._facts(self._info(question.topic))
 
@@ -128,8 +132,8 @@ class FlightCalls:
             raise BrokerError(Code.UNKNOWN_TOPIC, f"no topic named {topic!r}")
         return info
 
-    def _readable(self, who: Principal, topic: str) -> TopicInfo:
-        self._broker.require(who, "read", topic)
+    def _permitted(self, who: Principal, operation: Operation, topic: str) -> TopicInfo:
+        self._broker.require(who, operation, topic)
         return self._info(topic)
 
     def _facts(self, info: TopicInfo) -> TopicFacts:
@@ -163,7 +167,7 @@ class FlightCalls:
 
     def _commit(self, question: CommitGroup, give: Give) -> None:
         for topic, partition, _ in question.offsets:
-            info = self._readable(question.who, topic)
+            info = self._permitted(question.who, Operation.COMMIT_OFFSETS, topic)
             if not 0 <= partition < info.partitions:
                 text = f"topic {topic!r} has no partition {partition}"
                 raise BrokerError(Code.UNKNOWN_PARTITION, text)
@@ -186,7 +190,7 @@ class FlightCalls:
             change.add_done_callback(finished)
 
     def _committed(self, question: Committed) -> Offsets:
-        info = self._readable(question.who, question.topic)
+        info = self._permitted(question.who, Operation.READ_OFFSETS, question.topic)
         return Offsets(
             tuple(
                 self._engine.committed_offset(question.group, question.topic, partition)

@@ -41,7 +41,7 @@ class Topics(Message, frozen=True):
 class Describe(Message, frozen=True):
     who: Principal
     topic: str
-    action: str  # "read" or "write": what it is wanted for
+    operation: str  # of the table of rights: what it is wanted for
     create: bool = False
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.arrow import SCHEMA, join_views
 from penstock.log.batch.view import BatchView
@@ -81,7 +82,7 @@ class Read:
         self._who = who
         self._ticket = ticket
         self._clock_s = clock_s
-        facts = link.describe(who, ticket.topic)
+        facts = link.describe(who, ticket.topic, Operation.READ_RECORDS)
         self._created_us = facts.created_us if ticket.created_us is None else ticket.created_us
         self._check_topic(facts)
         one = partition_facts(facts, ticket.partition)
@@ -104,7 +105,7 @@ class Read:
             raise BrokerError(Code.UNKNOWN_TOPIC, text)
 
     def _refresh(self) -> tuple[int, int]:
-        facts = self._link.describe(self._who, self._ticket.topic)
+        facts = self._link.describe(self._who, self._ticket.topic, Operation.READ_RECORDS)
         self._check_topic(facts)
         one = partition_facts(facts, self._ticket.partition)
         return one.earliest, one.latest

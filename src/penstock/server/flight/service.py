@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.errors import refusing, to_flight
@@ -125,7 +126,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
     ) -> flight.FlightInfo:
         with refusing():
             query = _query(descriptor)
-            facts = self._link.describe(self._who(context), query.topic)
+            facts = self._link.describe(self._who(context), query.topic, Operation.DESCRIBE_TOPIC)
             return self._info(descriptor, facts, query)
 
     def get_schema(
@@ -133,7 +134,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
     ) -> flight.SchemaResult:
         with refusing():
             query = _query(descriptor)
-            self._link.describe(self._who(context), query.topic)
+            self._link.describe(self._who(context), query.topic, Operation.DESCRIBE_TOPIC)
             return flight.SchemaResult(schema_of(query.columns, query.headers))
 
     def _info(
@@ -266,7 +267,7 @@ def _topics(link: BrokerLink, who: Principal, body: NoBody) -> object:
 
 
 def _offsets(link: BrokerLink, who: Principal, body: OffsetsBody) -> object:
-    facts = link.describe(who, body.topic)
+    facts = link.describe(who, body.topic, Operation.DESCRIBE_TOPIC)
     return {
         "topic": body.topic,
         "created_us": facts.created_us,
@@ -294,7 +295,7 @@ def _chosen(facts: TopicFacts, named: tuple[int, ...] | None) -> tuple[int, ...]
 
 
 def _offsets_by_time(link: BrokerLink, who: Principal, body: OffsetsByTime) -> object:
-    numbers = _chosen(link.describe(who, body.topic), body.partitions)
+    numbers = _chosen(link.describe(who, body.topic, Operation.DESCRIBE_TOPIC), body.partitions)
     found = link.offsets_at(who, body.topic, numbers, body.time_us)
     return {
         "topic": body.topic,

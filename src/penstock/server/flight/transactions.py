@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.format import Batch
@@ -68,6 +69,7 @@ class TransactionCalls:
         self._committers.shutdown(wait=False, cancel_futures=True)
 
     def begin(self, question: Begin, give: Give) -> None:
+        self._broker.require(question.who, Operation.USE_TRANSACTIONS)
         name = _own(question.who, question.name)
         transactions = self._engine.transactions
         timeout_us = question.timeout_us
@@ -95,7 +97,7 @@ class TransactionCalls:
         batches: list[Target] = []
         start = 0
         for part in question.parts:
-            self._broker.require(question.who, "write", part.topic)
+            self._broker.require(question.who, Operation.STAGE_RECORDS, part.topic)
             end = start + part.length
             content = body if part.length == len(body) else body[start:end]
             batch = Batch(content, part.count, part.flags, now_us, now_us)
@@ -127,6 +129,7 @@ class TransactionCalls:
         self._run(self._threads, first.name, work, told)
 
     def finish(self, question: Finish, give: Give) -> None:
+        self._broker.require(question.who, Operation.USE_TRANSACTIONS)
         name = _own(question.who, question.name)
         tasks = question.tasks
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.arrow_append import as_binary, batch_from_arrow, key_partitions, pieces
 from penstock.log.batch.format import Batch
@@ -76,7 +77,9 @@ class Write:
     def _topic(self, name: str) -> TopicFacts:
         found = self._facts.get(name)
         if found is None:
-            found = self._link.describe(self._who, name, "write", create=self._put.create)
+            staged = self._put.transaction is not None
+            operation = Operation.STAGE_RECORDS if staged else Operation.PUBLISH
+            found = self._link.describe(self._who, name, operation, create=self._put.create)
             self._facts[name] = found
         return found
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.view import Record
@@ -24,6 +25,8 @@ DEFAULT_READ_BYTES: Final = 1024 * 1024
 MAX_READ_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_RECORDS: Final = 100
 MAX_RECORDS: Final = 10_000
+# What a list tells of a topic, only its readers may know.
+READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -40,12 +43,13 @@ class Api:
     # --- topics ----------------------------------------------------------------------------------
 
     def topics(self, who: Principal) -> Json:
-        allowed = self.broker.access.allowed
-        found = [info for info in self.engine.topics() if allowed(who, "read", info.name)]
+        self.broker.require(who, Operation.LIST_TOPICS)
+        shows = self.broker.access.shows
+        found = [info for info in self.engine.topics() if shows(who, info.name, READ_ONLY)]
         return {"topics": [self._topic(info) for info in found]}
 
     def topic(self, who: Principal, name: str) -> Json:
-        self.broker.require(who, "read", name)
+        self.broker.require(who, Operation.DESCRIBE_TOPIC, name)
         return self._topic_with_partitions(self._info(name))
 
     async def create_topic(self, who: Principal, request: TopicRequest) -> Json:
@@ -60,7 +64,7 @@ class Api:
         return self._topic_with_partitions(self._info(request.name))
 
     async def change_topic(self, who: Principal, name: str, request: TopicChange) -> Json:
-        self.broker.require(who, "admin", name)
+        self.broker.require(who, Operation.CHANGE_TOPIC, name)
         await _done(self.engine.change_topic(name, request.settings, request.partitions))
         return self._topic_with_partitions(self._info(name))
 
@@ -105,7 +109,7 @@ class Api:
 
     async def records(self, who: Principal, name: str, query: Mapping[str, str]) -> Json:
         """Some records from one place on; go on with next_offset until it is end_offset."""
-        self.broker.require(who, "read", name)
+        self.broker.require(who, Operation.READ_RECORDS, name)
         self._info(name)
         partition = _number(query, "partition", 0, 2**31 - 1)
         max_bytes = _number(query, "max_bytes", DEFAULT_READ_BYTES, MAX_READ_BYTES)
@@ -145,11 +149,13 @@ class Api:
     # --- groups ----------------------------------------------------------------------------------
 
     def groups(self, who: Principal) -> Json:
+        self.broker.require(who, Operation.LIST_GROUPS)
         names = sorted(self.engine.groups())
         found = [self._group(who, name) for name in names]
         return {"groups": [group for group in found if group["offsets"]]}
 
     def group(self, who: Principal, name: str) -> Json:
+        self.broker.require(who, Operation.LIST_GROUPS)
         found = self._group(who, name)
         if not found["offsets"]:
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {name!r}")
@@ -157,10 +163,11 @@ class Api:
 
     def _group(self, who: Principal, name: str) -> Json:
         """The offsets of topics that `who` may read."""
+        permits = self.broker.access.permits
         offsets = []
         for (topic, partition), offset in sorted(self.engine.groups().get(name, {}).items()):
             info = self.engine.topic(topic)
-            if info is None or not self.broker.access.allowed(who, "read", topic):
+            if info is None or not permits(who, Operation.READ_OFFSETS, topic):
                 continue
             latest = self.engine.offsets(topic, partition)[1]
             offsets.append(
@@ -175,7 +182,7 @@ class Api:
         return {"name": name, "offsets": offsets}
 
     async def reset_group(self, who: Principal, name: str, request: GroupReset) -> Json:
-        self.broker.require(who, "admin", request.topic)
+        self.broker.require(who, Operation.RESET_GROUP, request.topic)
         info = self._info(request.topic)
         one = request.partition
         partitions = range(info.partitions) if one is None else (one,)
@@ -208,13 +215,13 @@ class Api:
     # --- keys ------------------------------------------------------------------------------------
 
     async def keys(self, who: Principal) -> Json:
-        self.broker.require(who, "admin", "")
+        self.broker.require(who, Operation.LIST_KEYS)
         found = await asyncio.to_thread(self.broker.access.list_keys)
         return {"keys": [msgspec.to_builtins(key) for key in found]}
 
     async def create_key(self, who: Principal, request: KeyRequest) -> Json:
         """The only answer that ever holds the key itself."""
-        self.broker.require(who, "admin", "")
+        self.broker.require(who, Operation.CREATE_KEY)
         key = await asyncio.to_thread(
             self.broker.access.create_key, request.name, request.role, request.topics
         )
@@ -226,7 +233,7 @@ class Api:
         }
 
     async def revoke_key(self, who: Principal, name: str) -> None:
-        self.broker.require(who, "admin", "")
+        self.broker.require(who, Operation.REVOKE_KEY)
         await asyncio.to_thread(self.broker.access.revoke_key, name)
 
 

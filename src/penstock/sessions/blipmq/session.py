@@ -8,7 +8,9 @@ refused, later. What the frames of an answer look like is in blipmq_delivery.py.
 
 from collections import Counter, deque
 from itertools import count
+from typing import Final
 
+from penstock.broker.access import rights
 from penstock.broker.access.access import Principal
 from penstock.broker.broker import Broker, Delivery
 from penstock.broker.errors import BrokerError, Code
@@ -36,6 +38,19 @@ DELIVERY_STEP_BYTES = 1024 * 1024
 
 # Publishers are spread over the partitions of a topic by the number of their connection.
 _connection_numbers = count()
+
+# What each frame of a client is in the broker's table of rights. PONG and NACK are taken and ignored.
+OPERATIONS: Final[dict[int, rights.Operation]] = {
+    wire.HELLO: rights.Operation.LOG_IN,
+    wire.AUTH: rights.Operation.LOG_IN,
+    wire.PUBLISH: rights.Operation.PUBLISH,
+    wire.SUBSCRIBE: rights.Operation.SUBSCRIBE,
+    wire.ACK: rights.Operation.ACKNOWLEDGE,
+    wire.NACK: rights.Operation.KEEP_ALIVE,
+    wire.PING: rights.Operation.KEEP_ALIVE,
+    wire.PONG: rights.Operation.KEEP_ALIVE,
+    wire.POLL: rights.Operation.POLL,
+}
 
 
 class BlipMQSession:
@@ -365,7 +380,9 @@ class BlipMQSession:
         self._answer(wire.encode_ack(frame.correlation_id, subscription.id))
 
     def _start_poll(self, run: PollRun, principal: Principal) -> None:
-        subscription = self._broker.subscriptions.use(run.subscription_id, principal, self)
+        subscription = self._broker.use_subscription(
+            principal, rights.Operation.POLL, run.subscription_id, self
+        )
         if subscription is not None and subscription.topic in self._open_writes:
             # In order: what this peer published before the poll can be its answer.
             self._operations.appendleft(run)
@@ -417,7 +434,9 @@ class BlipMQSession:
             self._continue_poll(poll)
 
     def _acknowledge(self, run: AckRun, principal: Principal) -> None:
-        subscription = self._broker.subscriptions.use(run.subscription_id, principal, self)
+        subscription = self._broker.use_subscription(
+            principal, rights.Operation.ACKNOWLEDGE, run.subscription_id, self
+        )
         if subscription is None:
             self._nacks(run.tags, wire.UNKNOWN_TAG)
             return

@@ -7,7 +7,9 @@ effect. Each dialect keeps its own meaning where they differ
 """
 
 from collections import deque
+from typing import Final
 
+from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.errors import PenstockError
@@ -24,6 +26,21 @@ MAX_NAME_BYTES = MAX_TOPIC_NAME_BYTES
 # The log counts offsets in an i64; the wire has a u64.
 MAX_OFFSET = (1 << 63) - 1
 
+# What each request is in the broker's table of rights.
+OPERATIONS: Final[dict[type, Operation]] = {
+    wire.Produce: Operation.PUBLISH,
+    wire.Fetch: Operation.READ_RECORDS,
+    wire.OffsetCommit: Operation.COMMIT_OFFSETS,
+    wire.OffsetFetch: Operation.READ_OFFSETS,
+    wire.CreateTopic: Operation.CREATE_TOPIC,
+    wire.ListTopics: Operation.LIST_TOPICS,
+    wire.DescribeTopic: Operation.DESCRIBE_TOPIC,
+    wire.DescribePartition: Operation.DESCRIBE_TOPIC,
+    wire.Metrics: Operation.READ_METRICS,
+    wire.Ping: Operation.CHECK_HEALTH,
+}
+WITHOUT_TOPIC: Final = (wire.ListTopics, wire.Metrics, wire.Ping)
+
 
 class RustLogSession:
     protocol = "rustlog"
@@ -31,7 +48,7 @@ class RustLogSession:
     def __init__(self, broker: Broker, outlet: Outlet, limits: SessionLimits) -> None:
         self._broker = broker
         self._outlet = outlet
-        self._principal = broker.access.anonymous
+        self._principal = broker.access.without_login(self.protocol)
         self._counters = broker.counters[self.protocol]
         self._dialects: tuple[Dialect, Dialect] = (JsonDialect(), BinaryDialect())
         self._last_dialect = wire.UNTOLD
@@ -199,14 +216,8 @@ class RustLogSession:
 
     def _check_right(self, request: wire.Request) -> None:
         """Comes before every look at the topic: who may not use it does not learn whether it exists."""
-        if not self._broker.access.still_valid(self._principal):
-            raise BrokerError(
-                Code.NOT_AUTHENTICATED, f"the key {self._principal.name!r} is revoked"
-            )
-        if isinstance(request, wire.Produce | wire.CreateTopic):
-            self._broker.require(self._principal, "write", request.topic)
-        elif not isinstance(request, wire.ListTopics | wire.Metrics | wire.Ping):
-            self._broker.require(self._principal, "read", request.topic)
+        topic = "" if isinstance(request, WITHOUT_TOPIC) else request.topic
+        self._broker.require(self._principal, OPERATIONS[type(request)], topic)
 
     def _carry_out(self, dialect: Dialect, request: wire.Request, slot: Slot, size: int) -> None:
         run = self._run
@@ -239,23 +250,13 @@ class RustLogSession:
             offset = self._broker.loose_offset(group, topic, partition)
         return offset
 
-    def _may_see(self, topic: str) -> bool:
-        access = self._broker.access
-        return access.allowed(self._principal, "read", topic) or access.allowed(
-            self._principal, "write", topic
-        )
-
     def _look_up(self, dialect: Dialect, request: wire.Request) -> bytes:
         """Requests that only look."""
         engine = self._broker.engine
         if isinstance(request, wire.ListTopics):
-            return dialect.topics(
-                [
-                    (info.name, info.partitions)
-                    for info in engine.topics()
-                    if self._may_see(info.name)
-                ]
-            )
+            shows = self._broker.access.shows
+            found = [info for info in engine.topics() if shows(self._principal, info.name)]
+            return dialect.topics([(info.name, info.partitions) for info in found])
         if isinstance(request, wire.DescribeTopic):
             info = engine.topic(request.topic)
             if info is None:

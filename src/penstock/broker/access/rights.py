@@ -1,0 +1,118 @@
+"""The one table of operations and the right that each of them needs. Every door asks it.
+
+    broker.require(principal, Operation.PUBLISH, "orders.new")      # raises BrokerError
+
+A door (a protocol, Flight, HTTP) has its own names for what it does. It says for each of them which
+operation of this table that is, and decides nothing by itself. tests/conformance/test_rights.py walks all
+of them with every role and compares the outcome with this table; docs/security.md shows it.
+
+The rule: allowed is what the role of a principal gives, on topics that its own patterns fit. Topics whose
+names begin with `_` are internal: nobody publishes to them, admins read them, lists hide them.
+
+Knows no keys and no logins (access.py) and no protocol.
+"""
+
+from enum import Enum, unique
+from typing import Final, Literal
+
+Action = Literal["read", "write", "admin"]
+# none: everybody who can connect. login: everybody whom the door lets in; what such an operation shows
+# depends on the rights of who asks.
+Right = Literal["none", "login", "read", "write", "admin"]
+
+ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
+    "admin": frozenset({"read", "write", "admin"}),
+    "user": frozenset({"read", "write"}),
+    "writer": frozenset({"write"}),
+    "reader": frozenset({"read"}),
+}
+
+INTERNAL_PREFIX: Final = "_"
+
+
+@unique
+class Scope(Enum):
+    """On what an operation needs its right."""
+
+    SERVER = "the server"  # admin here means: for all topics
+    TOPIC = "the topic"
+    GROUP = "every topic of the group"
+    ANY_TOPIC = "any topic"  # the role counts; the topics are asked for by other operations
+
+
+@unique
+class Operation(Enum):
+    """Right, on what, the words of a refusal ("ops may not <words> 'name'").
+
+    `needs_key`: what is done belongs to somebody, so that a principal whom all strangers share may not.
+    """
+
+    LOG_IN = ("none", Scope.SERVER, "log in")
+    CHECK_HEALTH = ("none", Scope.SERVER, "ask for the health of the server")
+    READ_METRICS = ("none", Scope.SERVER, "read metrics")
+    KEEP_ALIVE = ("login", Scope.SERVER, "ping")
+    LIST_CALLS = ("login", Scope.SERVER, "list calls")
+    LIST_TOPICS = ("login", Scope.SERVER, "list topics")
+    LIST_GROUPS = ("login", Scope.SERVER, "list groups")
+    DESCRIBE_TOPIC = ("read", Scope.TOPIC, "look at topic")
+    READ_RECORDS = ("read", Scope.TOPIC, "read topic")
+    SUBSCRIBE = ("read", Scope.TOPIC, "subscribe to topic")
+    POLL = ("read", Scope.TOPIC, "poll messages of topic")
+    ACKNOWLEDGE = ("read", Scope.TOPIC, "acknowledge messages of topic")
+    READ_OFFSETS = ("read", Scope.TOPIC, "read offsets of groups on topic")
+    COMMIT_OFFSETS = ("read", Scope.TOPIC, "commit offsets of groups on topic")
+    PUBLISH = ("write", Scope.TOPIC, "publish to topic")
+    CREATE_TOPIC = ("write", Scope.TOPIC, "create topic")
+    STAGE_RECORDS = ("write", Scope.TOPIC, "stage records for topic", True)
+    USE_TRANSACTIONS = ("write", Scope.ANY_TOPIC, "use transactions", True)
+    CHANGE_TOPIC = ("admin", Scope.TOPIC, "change topic")
+    PURGE_TOPIC = ("admin", Scope.TOPIC, "purge topic")
+    DELETE_TOPIC = ("admin", Scope.TOPIC, "delete topic")
+    RESET_GROUP = ("admin", Scope.TOPIC, "reset groups on topic")
+    DELETE_GROUP = ("admin", Scope.GROUP, "delete group")
+    LIST_KEYS = ("admin", Scope.SERVER, "list API keys")
+    CREATE_KEY = ("admin", Scope.SERVER, "create API keys")
+    REVOKE_KEY = ("admin", Scope.SERVER, "revoke API keys")
+
+    def __init__(self, right: Right, scope: Scope, words: str, needs_key: bool = False) -> None:
+        self.right = right
+        self.scope = scope
+        self.words = words
+        self.needs_key = needs_key
+
+
+def is_internal(topic: str) -> bool:
+    return topic.startswith(INTERNAL_PREFIX)
+
+
+def role_gives(role: str, action: str, topic: str) -> bool:
+    """What the role alone allows on this topic, or on the server (topic "")."""
+    actions = ROLE_ACTIONS.get(role)
+    if actions is None or action not in actions:
+        return False
+    return not is_internal(topic) or ("admin" in actions and action != "write")
+
+
+def refusal(who: str, operation: Operation, name: str) -> str:
+    """One line: who may not do what, on what, and what would be needed."""
+    if operation.scope is Scope.TOPIC and operation.right == "write" and is_internal(name):
+        return (
+            f"{who} may not {operation.words} {name!r}: that needs another name,"
+            f" those that begin with {INTERNAL_PREFIX} belong to the server"
+        )
+    what = f"{who} may not {operation.words}"
+    if operation.scope in (Scope.TOPIC, Scope.GROUP):
+        what += f" {name!r}"
+    return f"{what}: that needs {needed(operation)}"
+
+
+def needed(operation: Operation) -> str:
+    """The right in words; also the column of the documents."""
+    if operation.right == "none":
+        return "nothing"
+    if operation.right == "login":
+        return "a login"
+    if operation.scope is Scope.SERVER:
+        return f"the right {operation.right} on all topics"
+    own_key = "an API key and " if operation.needs_key else ""
+    return f"{own_key}the right {operation.right} on {operation.scope.value}"
