@@ -136,5 +136,12 @@ def flight_settings(config: Config, address: Address) -> Start:
     tls = config.tls
     level = logging.getLevelNamesMapping()[config.server.log_level.upper()]
     chosen = config.limits
-    limits = FlightLimits(chosen.flight_reads, chosen.flight_writes, chosen.flight_batch_bytes)
+    limits = FlightLimits(
+        reads=chosen.flight_reads,
+        writes=chosen.flight_writes,
+        batch_bytes=chosen.flight_batch_bytes,
+        connections=chosen.connections,
+        connections_per_address=chosen.connections_per_address,
+        login_time_s=chosen.login_time_us / SECOND_US,
+    )
     return Start(address.host, address.port, tls.certificate, tls.key, tls.client_ca, level, limits)

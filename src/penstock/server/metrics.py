@@ -236,6 +236,9 @@ def _subscriptions(broker: Broker) -> Iterator[Metric]:
 def _flight(host: FlightHost) -> Iterator[Metric]:
     yield _counter("flight_restarts", "Times the Flight process died.", host.restarts)
     totals = host.traffic.totals()
+    connections = totals.connections
+    yield _gauge("flight_connections", "Open connections to Flight.", connections.open)
+    yield _counter("flight_cut_connections", "Connections cut for a limit.", connections.cut)
     kinds = {"read": totals.reads, "write": totals.writes}
     limits = {"read": host.limits.reads, "write": host.limits.writes}
     streams = {kind: one.open for kind, one in kinds.items()}

@@ -8,8 +8,9 @@ import pytest
 from kit.echo_server import LOOPS, Echo, echo_server, hang_up, next_turn, run
 
 from penstock.server.net.connection import NO_MEMORY, PEER_READS_NOTHING, Connection
-from penstock.server.net.hub import PEER_LOG_ADDRESSES, ConnectionLimits, PeerLog
+from penstock.server.net.hub import ConnectionLimits
 from penstock.server.net.outgoing import CONGESTED_BYTES
+from penstock.server.net.peer_log import PEER_LOG_ADDRESSES, PeerLog
 
 HELLO = bytes.fromhex("0000000b 01 0000000000000001 0001")
 PING = b"\0\0\0\1\xff"

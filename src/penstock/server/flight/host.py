@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.link import (
     Answer,
     Ask,
+    ConnectionCounts,
     FromChild,
     LinkClosed,
     Message,
@@ -50,6 +51,8 @@ MAX_BACKOFF_S: Final = 10.0
 STEADY_TIME_S: Final = 60.0
 # After the link is closed the process ends at once, unless the machine does not let it run.
 KILL_TIME_S: Final = 5.0
+
+Counts = TypeVar("Counts", StreamCounts, ConnectionCounts)
 
 logger = logging.getLogger(__name__)
 
@@ -149,22 +152,23 @@ class TrafficTotals:
         self._before = Traffic(
             msgspec.structs.replace(total.reads, open=0),
             msgspec.structs.replace(total.writes, open=0),
+            msgspec.structs.replace(total.connections, open=0),
         )
         self._now = Traffic()
 
     def totals(self) -> Traffic:
+        before, now = self._before, self._now
         return Traffic(
-            _sum(self._before.reads, self._now.reads), _sum(self._before.writes, self._now.writes)
+            _sum(before.reads, now.reads),
+            _sum(before.writes, now.writes),
+            _sum(before.connections, now.connections),
         )
 
 
-def _sum(one: StreamCounts, other: StreamCounts) -> StreamCounts:
-    return StreamCounts(
-        one.open + other.open,
-        one.refused + other.refused,
-        one.rows + other.rows,
-        one.size_bytes + other.size_bytes,
-    )
+def _sum(one: Counts, other: Counts) -> Counts:
+    """Field by field."""
+    both = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
+    return type(one)(*(a + b for a, b in both))
 
 
 class FlightHost:

@@ -266,11 +266,19 @@ class StreamCounts(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int = 0
 
 
+class ConnectionCounts(msgspec.Struct, frozen=True, array_like=True):
+    """Connections now, and those cut for a limit since the start of the process."""
+
+    open: int = 0
+    cut: int = 0
+
+
 class Traffic(Message, frozen=True):
     """For the metrics of the server."""
 
     reads: StreamCounts = StreamCounts()
     writes: StreamCounts = StreamCounts()
+    connections: ConnectionCounts = ConnectionCounts()
 
 
 class Reply(Message, frozen=True):
@@ -279,11 +287,14 @@ class Reply(Message, frozen=True):
 
 
 class FlightLimits(msgspec.Struct, frozen=True, array_like=True):
-    """Of the settings: streams at the same time, and bytes of one record batch that comes in."""
+    """Of the settings: streams at the same time, bytes of one record batch that comes in, connections."""
 
     reads: int
     writes: int
     batch_bytes: int
+    connections: int = 10_000
+    connections_per_address: int = 1_000
+    login_time_s: float = 10.0
 
 
 class Start(Message, frozen=True):

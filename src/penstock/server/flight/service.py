@@ -4,6 +4,8 @@ Runs in the Flight process, on threads of gRPC. Reading is in flight_read.py, wr
 """
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -17,6 +19,7 @@ from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.errors import refusing, to_flight
+from penstock.server.flight.guard import ConnectionGuard, tcp_connections
 from penstock.server.flight.incoming import plain
 from penstock.server.flight.link import FlightLimits, TopicFacts
 from penstock.server.flight.read import Read, clamp, first_of, partition_facts
@@ -41,11 +44,14 @@ from penstock.server.flight.tickets import (
     ticket_of,
 )
 from penstock.server.flight.write import Write
+from penstock.server.net.peer_log import PeerLog
 
 # Longer than any name of a topic.
 MAX_PATTERN_BYTES: Final = 1024
 WHO: Final = "who"
 BEARER: Final = "bearer"
+# The role of a principal that may do nothing.
+NOBODY: Final = "nobody"
 
 logger = logging.getLogger(__name__)
 
@@ -96,11 +102,24 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         self._link = link
         self._limits = limits
         self._sources = Sources(link, clock_us)
-        self._traffic = FlightTraffic(limits.reads, limits.writes, link.tell)
+        self._guard = ConnectionGuard(limits, tcp_connections, PeerLog(time.monotonic).note)
+        self._traffic = FlightTraffic(
+            limits.reads, limits.writes, link.tell, lambda: self._guard.counts
+        )
+        self._stopped = threading.Event()
+        threading.Thread(
+            target=self._guard.watch, args=(self._stopped, self._traffic.changed), daemon=True
+        ).start()
         super().__init__(location, middleware={WHO: _Login(link)}, **tls)
 
+    def shutdown(self) -> None:
+        self._stopped.set()
+        super().shutdown()
+
     def _who(self, context: flight.ServerCallContext) -> Principal:
+        """First in every call, which has come as a whole."""
         who: Principal = context.get_middleware(WHO).principal
+        self._guard.heard(context.peer(), may_act=who.role != NOBODY)
         return who
 
     # --- describing ------------------------------------------------------------------------------
@@ -109,10 +128,11 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
         with refusing():
+            who = self._who(context)
             if len(criteria) > MAX_PATTERN_BYTES:
                 raise invalid(f"a pattern of {len(criteria)} bytes, {MAX_PATTERN_BYTES} at most")
             pattern = criteria.decode(errors="replace") or "*"
-            found = self._link.topics(self._who(context))
+            found = self._link.topics(who)
             return iter(
                 [
                     self._info(flight.FlightDescriptor.for_path(facts.name), facts, None)
@@ -125,16 +145,18 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         with refusing():
+            who = self._who(context)
             query = _query(descriptor)
-            facts = self._link.describe(self._who(context), query.topic, Operation.DESCRIBE_TOPIC)
+            facts = self._link.describe(who, query.topic, Operation.DESCRIBE_TOPIC)
             return self._info(descriptor, facts, query)
 
     def get_schema(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         with refusing():
+            who = self._who(context)
             query = _query(descriptor)
-            self._link.describe(self._who(context), query.topic, Operation.DESCRIBE_TOPIC)
+            self._link.describe(who, query.topic, Operation.DESCRIBE_TOPIC)
             return flight.SchemaResult(schema_of(query.columns, query.headers))
 
     def _info(
@@ -159,8 +181,9 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.FlightDataStream:
         with refusing():
+            who = self._who(context)
             wanted = parse(ticket.ticket, Ticket, "ticket")
-            read = Read(self._link, self._sources, self._who(context), wanted)
+            read = Read(self._link, self._sources, who, wanted)
             batches = first_of(_told(self._counted(read.batches())))
             return flight.GeneratorStream(read.schema, batches)
 
@@ -178,14 +201,20 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         writer: flight.FlightMetadataWriter,
     ) -> None:
         # First of all: what is refused here is not read, and costs no memory.
-        with refusing(), self._traffic.writes.opened() as count:
+        with (
+            refusing(),
+            self._traffic.writes.opened() as count,
+            self._guard.writing(context.peer()),
+        ):
+            who = self._who(context)
             put = _put(descriptor)
-            write = Write(self._link, self._who(context), put, reader.schema)
+            write = Write(self._link, who, put, reader.schema)
 
             def confirm(text: bytes) -> None:
                 writer.write(pa.py_buffer(text))
 
             for chunk in reader:
+                self._guard.heard(context.peer(), may_act=False)
                 if chunk.data is not None:
                     write.take(plain(chunk.data, self._limits.batch_bytes), confirm)
                     count(chunk.data)
@@ -199,24 +228,27 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         with refusing():
+            self._who(context)
             raise invalid("there is no DoExchange; read with DoGet and write with DoPut")
 
     # --- actions ---------------------------------------------------------------------------------
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        self._who(context)
         return [flight.ActionType(name, about) for name, (_, about, _) in ACTIONS.items()]
 
     def do_action(
         self, context: flight.ServerCallContext, action: flight.Action
     ) -> Iterator[flight.Result]:
         with refusing():
+            who = self._who(context)
             known = ACTIONS.get(action.type)
             if known is None:
                 names = ", ".join(ACTIONS)
                 raise invalid(f"no action {action.type!r}; there are {names}")
             kind, _, call = known
             body: Any = parse(action.body.to_pybytes() or b"{}", kind, f"body of {action.type}")
-            return iter([flight.Result(encode(call(self._link, self._who(context), body)))])
+            return iter([flight.Result(encode(call(self._link, who, body)))])
 
 
 def _told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

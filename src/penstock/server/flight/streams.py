@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.broker.errors import BrokerError, Code
-from penstock.server.flight.link import StreamCounts, Traffic
+from penstock.server.flight.link import ConnectionCounts, StreamCounts, Traffic
 
 # A stream that goes on is counted this often. Fewer messages than any other call costs.
 TELL_EVERY_S: Final = 1.0
@@ -83,16 +83,24 @@ class Streams:
 
 
 class FlightTraffic:
-    """Reads and writes of the process. `tell` passes the numbers on; it may fail with OSError."""
+    """Reads, writes and connections of the process. `tell` passes the numbers on; it may fail with
+    OSError."""
 
-    def __init__(self, reads: int, writes: int, tell: Callable[[Traffic], None]) -> None:
+    def __init__(
+        self,
+        reads: int,
+        writes: int,
+        tell: Callable[[Traffic], None],
+        connections: Callable[[], ConnectionCounts] = ConnectionCounts,
+    ) -> None:
         self._tell = tell
+        self._connections = connections
         self._telling = threading.Lock()
-        self.reads = Streams("reads", reads, "limits.flight_reads", self._changed)
-        self.writes = Streams("writes", writes, "limits.flight_writes", self._changed)
+        self.reads = Streams("reads", reads, "limits.flight_reads", self.changed)
+        self.writes = Streams("writes", writes, "limits.flight_writes", self.changed)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         # One at a time, so that what is told last is what was counted last. A server that is gone
         # needs no numbers.
         with self._telling, suppress(OSError):
-            self._tell(Traffic(self.reads.counts(), self.writes.counts()))
+            self._tell(Traffic(self.reads.counts(), self.writes.counts(), self._connections()))

@@ -5,7 +5,6 @@ protocol's name. The life of one connection is in connection.py.
 """
 
 import asyncio
-import logging
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.server.net.counters import SocketCounters
+from penstock.server.net.peer_log import PeerLog
 from penstock.sessions.base import Outlet, Session
 
 if TYPE_CHECKING:
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 READ_BUFFER_BYTES: Final = 256 * 1024
 # Reading starts again when the total is this far below its limit, so that it does not flutter.
 RESUME_SHARE: Final = 0.75
-# One line per address in this time; a scanner must not fill the log.
-PEER_LOG_INTERVAL_S: Final = 60.0
-# Addresses remembered for that. Past it the one that was logged longest ago is forgotten.
-PEER_LOG_ADDRESSES: Final = 1024
-
-logger = logging.getLogger(__name__)
 
 MakeSession = Callable[[Outlet], Session]
 
@@ -47,25 +41,6 @@ class ConnectionLimits:
     stall_time_s: float = 10.0
     # What is still queued, and the peer's own goodbye, may take this long after we close.
     close_time_s: float = 5.0
-
-
-class PeerLog:
-    """At most one line per address and minute."""
-
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._last: dict[str, float] = {}
-
-    def note(self, address: str, peer: str, what: str) -> None:
-        now = self._clock_s()
-        last = self._last.get(address)
-        if last is not None and now - last < PEER_LOG_INTERVAL_S:
-            return
-        self._last.pop(address, None)
-        if len(self._last) >= PEER_LOG_ADDRESSES:
-            del self._last[next(iter(self._last))]
-        self._last[address] = now
-        logger.warning("%s: %s", peer, what)
 
 
 class Hub:
