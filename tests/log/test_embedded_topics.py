@@ -222,3 +222,43 @@ def test_a_commit_for_a_topic_that_is_not_stored_fails(opened: Opener) -> None:
     with pytest.raises(UnknownTopic):
         engine.commit_offset("g", "orders", 0, 5).result(WAIT_S)
     assert engine.committed_offset("g", "orders", 0) is None
+
+
+def test_a_purge_survives_a_restart_and_gives_space_back(opened: Opener) -> None:
+    engine = opened()
+    make(engine, "t", 2)
+    for partition in (0, 1):
+        put(engine, "t", b"x" * 10_000, b"y", partition=partition)
+    freed_bytes = engine.purge_topic("t").result(WAIT_S)
+    assert freed_bytes > 20_000
+    for _ in range(2):
+        for partition in (0, 1):
+            info = engine.partition_info("t", partition)
+            assert (info.earliest, info.latest, info.size_bytes) == (2, 2, 0)
+        engine = opened()
+    assert put(engine, "t", b"z") == 2
+    assert engine.purge_topic("t").result(WAIT_S) > 0
+    with pytest.raises(UnknownTopic):
+        engine.purge_topic("missing")
+
+
+def test_a_deleted_group_stays_deleted(opened: Opener) -> None:
+    engine = opened()
+    for name in ("a", "b"):
+        make(engine, name, 2)
+        for group in ("g", "g/h", "other"):
+            for partition in (0, 1):
+                engine.commit_offset(group, name, partition, 7)
+    settle(engine)
+    engine.delete_group("g")
+    engine.delete_group("never was")
+    settle(engine)
+    for _ in range(2):
+        assert sorted(engine.groups()) == ["g/h", "other"]
+        assert len(engine.group("other")) == len(engine.group("g/h")) == 4
+        assert (engine.group("g"), engine.committed_offset("g", "a", 0)) == ({}, None)
+        assert engine.sizes().groups == 2
+        engine = opened()
+    engine.commit_offset("g", "a", 1, 3)
+    settle(engine)
+    assert engine.group("g") == {("a", 1): 3}

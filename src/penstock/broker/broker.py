@@ -101,8 +101,26 @@ class Broker:
         if info is None:
             if self.stopping:
                 raise BrokerError(Code.SHUTTING_DOWN)
-            info = self.engine.create_topic(topic, self.options.default_partitions)
+            partitions = self.options.default_partitions
+            self._check_room(topics=1, partitions=partitions)
+            info = self.engine.create_topic(topic, partitions)
         return info
+
+    def _check_room(self, *, topics: int = 0, partitions: int = 0, groups: int = 0) -> None:
+        """Raises LIMIT_REACHED when there may not be so many more."""
+        sizes, options = self.engine.sizes(), self.options
+        for what, more, there, most in (
+            ("topics", topics, sizes.topics, options.max_topics),
+            ("partitions", partitions, sizes.partitions, options.max_partitions),
+            ("groups", groups, sizes.groups, options.max_groups),
+        ):
+            if more and there + more > most:
+                wanted = "1 more is" if more == 1 else f"{more} more are"
+                raise BrokerError(
+                    Code.LIMIT_REACHED,
+                    f"there are {there} {what} and {wanted} over limits.{what} = {most};"
+                    " delete some, or raise the limit",
+                )
 
     def create_topic(
         self,
@@ -113,7 +131,27 @@ class Broker:
     ) -> TopicInfo:
         """Who may write to a topic may make it: a publish does so too."""
         self.require(principal, Operation.CREATE_TOPIC, topic)
+        if self.engine.topic(topic) is None:
+            self._check_room(topics=1, partitions=partitions)
         return self.engine.create_topic(topic, partitions, settings)
+
+    def change_topic(
+        self,
+        principal: Principal,
+        topic: str,
+        changes: dict[str, object],
+        partitions: int | None = None,
+    ) -> Pending[object]:
+        self.require(principal, Operation.CHANGE_TOPIC, topic)
+        info = self.engine.topic(topic)
+        if info is not None and partitions is not None:
+            self._check_room(partitions=max(partitions - info.partitions, 0))
+        return self.engine.change_topic(topic, changes, partitions)
+
+    def purge_topic(self, principal: Principal, topic: str) -> ReadToken[int]:
+        """Removes every record that readers can see; gives how many bytes that gave back."""
+        self.require(principal, Operation.PURGE_TOPIC, topic)
+        return self.engine.purge_topic(topic)
 
     def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
         self.require(principal, Operation.DELETE_TOPIC, topic)
@@ -194,8 +232,13 @@ class Broker:
         return self.engine.read(topic, partition, offset, max_bytes)
 
     def subscribe(self, principal: Principal, topic: str, qos: int, user: object) -> Subscription:
+        """Makes the topic for who may publish to it; reading alone never makes one."""
         self.require(principal, Operation.SUBSCRIBE, topic)
-        self.ensure_topic(topic)
+        if self.engine.topic(topic) is None:
+            if not self.access.permits(principal, Operation.CREATE_TOPIC, topic):
+                detail = f"no topic named {topic!r}, and {principal.name} may not create it"
+                raise BrokerError(Code.UNKNOWN_TOPIC, detail)
+            self.ensure_topic(topic)
         return self.subscriptions.create(topic, qos, principal, user, self._last_tokens)
 
     def use_subscription(
@@ -227,11 +270,32 @@ class Broker:
         self.require(principal, Operation.COMMIT_OFFSETS, topic)
         info = self.engine.topic(topic)
         if info is not None and 0 <= partition < info.partitions:
-            return self.engine.commit_offset(group, topic, partition, offset)
+            return self._move_offset(group, topic, partition, offset)
         if len(self._loose_offsets) >= MAX_LOOSE_OFFSETS:
             self._loose_offsets.clear()
         self._loose_offsets[group, topic, partition] = offset
         return None
+
+    def reset_offset(
+        self, principal: Principal, group: str, topic: str, partition: int, offset: int
+    ) -> Pending[object]:
+        """Puts somebody else's group elsewhere. The partition must exist."""
+        self.require(principal, Operation.RESET_GROUP, topic)
+        return self._move_offset(group, topic, partition, offset)
+
+    def _move_offset(self, group: str, topic: str, partition: int, offset: int) -> Pending[object]:
+        if not self.engine.group(group):
+            self._check_room(groups=1)
+        return self.engine.commit_offset(group, topic, partition, offset)
+
+    def delete_group(self, principal: Principal, group: str) -> Pending[object]:
+        """Forgets its committed offsets; needs the right on each topic that it has read."""
+        offsets = self.engine.group(group)
+        topics = sorted({topic for topic, _ in offsets})
+        self.require(principal, Operation.DELETE_GROUP, group, topics)
+        if not offsets:
+            raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
+        return self.engine.delete_group(group)
 
     def committed_offset(self, group: str, topic: str, partition: int) -> int | None:
         return self.engine.committed_offset(group, topic, partition)

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.log import errors as log
 from penstock.log import metadata_errors as metadata
 from penstock.log.batch.format import BatchError
-from penstock.log.errors import InvalidTopicName
+from penstock.log.errors import InvalidGroupName, InvalidTopicName
 
 
 @unique
@@ -46,6 +46,8 @@ class Code(Enum):
     KEY_EXISTS = (23, False, "an API key of this name already exists")
     TRANSACTION_NOT_OPEN = (24, False, "the transaction is not open")
     COMMIT_UNFINISHED = (25, True, "the commit is decided and will appear")
+    LIMIT_REACHED = (26, False, "a limit of the server is reached")
+    LAST_ADMIN_KEY = (27, False, "without this key nobody could manage keys")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number
@@ -179,5 +181,6 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     # The database's own words for a statement of ours that is wrong: not for strangers.
     metadata.MetadataRefused: (Code.INTERNAL, _without_detail),
     InvalidTopicName: (Code.INVALID_TOPIC_NAME, str),
+    InvalidGroupName: (Code.INVALID_REQUEST, str),
     BatchError: (Code.INVALID_REQUEST, lambda error: f"not a batch: {error.reason}"),
 }

@@ -1,4 +1,4 @@
-"""`penstock group ls|describe|reset`: consumer groups and how far they are, over the HTTP API."""
+"""`penstock group ls|describe|reset|delete`: consumer groups and how far they are, over the HTTP API."""
 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,10 +19,11 @@ COLUMNS = ("topic", "partition", "offset", "latest", "lag")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Consumer groups: offsets, lag, reset.", no_args_is_help=True)
+    group = typer.Typer(help="Consumer groups: offsets, lag, reset, delete.", no_args_is_help=True)
     group.command("ls")(with_target(list_groups))
     group.command("describe")(with_target(describe_group))
     group.command("reset")(with_target(reset_group))
+    group.command("delete")(with_target(delete_group))
     app.add_typer(group, name="group")
 
 
@@ -73,6 +74,12 @@ def reset_group(
     _show(api.call("POST", f"/groups/{segment(name)}/reset", body), as_json)
 
 
+def delete_group(target: Target, name: Name) -> None:
+    """Forget a group and its offsets; whoever commits under its name later makes it anew."""
+    _call_group(target.api(), "DELETE", name)
+    typer.echo(f"group {name} is deleted", err=True)
+
+
 def _show(group: Any, as_json: bool) -> None:
     if as_json:
         print_json(group)
@@ -81,10 +88,15 @@ def _show(group: Any, as_json: bool) -> None:
 
 
 def _find_group(api: "Api", name: str) -> Any:
+    return _call_group(api, "GET", name)
+
+
+def _call_group(api: "Api", method: str, name: str) -> Any:
+    """The answer of a call on a group; if there is none, an error that names the nearest there is."""
     from penstock.cli.http import ApiNotFound, segment
 
     try:
-        return api.get(f"/groups/{segment(name)}")
+        return api.call(method, f"/groups/{segment(name)}")
     except ApiNotFound as error:
         names = [group["name"] for group in api.get("/groups")["groups"]]
         near = get_close_matches(name, names, 1)

@@ -182,14 +182,21 @@ def list_keys(
         typer.echo("  ".join(cells).rstrip())
 
 
-def revoke_key(target: Target, name: Name, data: Data = None) -> None:
+def revoke_key(
+    target: Target,
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if no key is left that may manage keys.")
+    ] = False,
+    data: Data = None,
+) -> None:
     """Make a key useless, at once, also on connections that are open."""
     if data is not None:
         from penstock.broker.errors import BrokerError, Code
 
         with _opened(data) as access:
             try:
-                access.revoke_key(name)
+                access.revoke_key(name, force=force)
             except BrokerError as error:
                 if error.code is Code.UNKNOWN_KEY:
                     raise NoSuchKey(str(error)) from None
@@ -197,7 +204,8 @@ def revoke_key(target: Target, name: Name, data: Data = None) -> None:
     else:
         from penstock.cli.http import segment
 
-        target.api().call("DELETE", f"{KEYS_PATH}/{segment(name)}")
+        path = f"{KEYS_PATH}/{segment(name)}"
+        target.api().call("DELETE", path, query={"force": "true"} if force else None)
     typer.echo(f"API key {name!r} is revoked", err=True)
 
 

@@ -1,4 +1,4 @@
-"""`penstock topic ls|create|describe|delete|set`, over the HTTP API."""
+"""`penstock topic ls|create|describe|delete|purge|set`, over the HTTP API."""
 
 import sys
 from difflib import get_close_matches
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # at run time only the commands import these: `penstock --hel
 
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 Partitions = Annotated[int | None, typer.Option("-p", "--partitions", min=1, help="How many.")]
 Settings = Annotated[
     list[str] | None,
@@ -23,11 +24,12 @@ Settings = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="List, create, change and delete topics.", no_args_is_help=True)
+    group = typer.Typer(help="List, create, change, purge and delete topics.", no_args_is_help=True)
     group.command("ls")(with_target(list_topics))
     group.command("create")(with_target(create_topic))
     group.command("describe")(with_target(describe_topic))
     group.command("delete")(with_target(delete_topic))
+    group.command("purge")(with_target(purge_topic))
     group.command("set")(with_target(set_topic))
     app.add_typer(group, name="topic")
 
@@ -74,23 +76,39 @@ def describe_topic(target: Target, name: Name, as_json: AsJson = False) -> None:
             typer.echo(f"partition {partition['partition']}: {_shown(damage)}", err=True)
 
 
-def delete_topic(
-    target: Target,
-    name: Name,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-) -> None:
+def delete_topic(target: Target, name: Name, yes: Yes = False) -> None:
     """Delete a topic and all its records."""
-    from penstock.cli.http import segment
-
     api = target.api()
-    records = find_topic(api, name)["records"]
-    if not yes and not typer.confirm(f"Delete {name} with {records} records for good?", err=True):
+    _confirm(api, name, f"Delete {name}", yes)
+    call_topic(api, "DELETE", name)
+    typer.echo(f"topic {name} is deleted", err=True)
+
+
+def purge_topic(target: Target, name: Name, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove all records of a topic; the topic, its settings and its groups stay."""
+    api = target.api()
+    _confirm(api, name, f"Purge {name}", yes)
+    purged = call_topic(api, "POST", name, "/purge")
+    if as_json:
+        print_json(purged)
+    typer.echo(f"topic {name} is purged, {purged['freed_bytes']} bytes are free again", err=True)
+
+
+def _confirm(api: "Api", name: str, what: str, yes: bool) -> None:
+    """Asks, unless told not to. Who may not look at the topic is asked without the number."""
+    from penstock.cli.http import ApiNotAuthorized
+
+    if yes:
+        return
+    try:
+        records = f"{find_topic(api, name)['records']} records"
+    except ApiNotAuthorized:
+        records = "all its records"
+    if not typer.confirm(f"{what} with {records} for good?", err=True):
         # An answer from a pipe leaves the cursor behind the question.
         start = "" if sys.stdin.isatty() else "\n"
         typer.echo(f"{start}topic {name} is kept", err=True)
         raise typer.Exit(1)
-    api.call("DELETE", f"/topics/{segment(name)}")
-    typer.echo(f"topic {name} is deleted", err=True)
 
 
 def set_topic(
@@ -103,16 +121,12 @@ def set_topic(
     as_json: AsJson = False,
 ) -> None:
     """Change settings of a topic, or give it more partitions."""
-    from penstock.cli.http import segment
-
     body: dict[str, Any] = {"settings": parse_settings(settings or [])}
     if partitions is not None:
         body["partitions"] = partitions
     if not settings and partitions is None:
         raise typer.BadParameter("nothing to change, give NAME=VALUE or --partitions")
-    api = target.api()
-    find_topic(api, name)
-    changed = api.call("PATCH", f"/topics/{segment(name)}", body)
+    changed = call_topic(target.api(), "PATCH", name, body=body)
     if as_json:
         print_json(changed)
     typer.echo(f"topic {name} is changed", err=True)
@@ -120,10 +134,15 @@ def set_topic(
 
 def find_topic(api: "Api", name: str) -> Any:
     """The topic; if there is none, an error that names the nearest there is."""
+    return call_topic(api, "GET", name)
+
+
+def call_topic(api: "Api", method: str, name: str, suffix: str = "", body: Any = None) -> Any:
+    """The answer of a call on a topic, with the same error where there is none."""
     from penstock.cli.http import ApiNotFound, segment
 
     try:
-        return api.get(f"/topics/{segment(name)}")
+        return api.call(method, f"/topics/{segment(name)}{suffix}", body)
     except ApiNotFound as error:
         names = [topic["name"] for topic in api.get("/topics")["topics"]]
         text = f"no topic named {name!r}; {suggestion(name, names)}"

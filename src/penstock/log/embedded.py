@@ -7,7 +7,7 @@ closes a data directory; one process at a time.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.record_limit import check_record_sizes
-from penstock.log.engine import PartitionInfo, ReadToken, TopicInfo
+from penstock.log.engine import PartitionInfo, ReadToken, Sizes, TopicInfo
 from penstock.log.errors import NO_SPACE, AppendFailed, LogError
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
@@ -289,6 +289,22 @@ class EmbeddedEngine:
 
     def groups(self) -> dict[str, dict[tuple[str, int], int]]:
         return self._groups.all()
+
+    def group(self, group: str) -> Mapping[tuple[str, int], int]:
+        return self._groups.of(group)
+
+    def delete_group(self, group: str) -> Pending[object]:
+        topics = {topic for topic, _ in self._groups.of(group)}
+        return self._groups.delete(group, [self.catalogue.get(name).info.id for name in topics])
+
+    def purge_topic(self, topic: str) -> ReadToken[int]:
+        partitions = list(self.catalogue.get(topic).partitions)
+        token: ReadToken[int] = ReadToken()
+        self._in_thread(token, lambda: sum(map(cleaner.purge, partitions)))
+        return token
+
+    def sizes(self) -> Sizes:
+        return Sizes(len(self.catalogue), self.catalogue.partition_count, len(self._groups))
 
     # --- what is watched -------------------------------------------------------------------------
 

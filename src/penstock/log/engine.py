@@ -42,6 +42,7 @@ __all__ = [
     "Pending",
     "ReadResult",
     "ReadToken",
+    "Sizes",
     "Statistics",
     "Target",
     "Tasks",
@@ -61,6 +62,15 @@ class TopicInfo:
     partitions: int
     settings: TopicSettings
     created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many there are of what has a limit."""
+
+    topics: int
+    partitions: int
+    groups: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +228,25 @@ class Engine(Protocol):
     ) -> Pending[object]: ...
     def committed_offset(self, group: str, topic: str, partition: int) -> int | None: ...
     def groups(self) -> dict[str, dict[tuple[str, int], int]]: ...
+    def group(self, group: str) -> Mapping[tuple[str, int], int]:
+        """Committed offsets by topic and partition; none when there is no such group."""
+        ...
+
+    def delete_group(self, group: str) -> Pending[object]:
+        """Its offsets are gone, durably, when this is done. A later commit makes it anew."""
+        ...
+
+    def purge_topic(self, topic: str) -> ReadToken[int]:
+        """Removes all records that readers can see. Gives how many bytes that gave back.
+
+        Offsets go on where they were, and the topic keeps its settings and groups.
+        """
+        ...
+
+    def sizes(self) -> Sizes:
+        """Quick, however many there are."""
+        ...
+
     def statistics(self) -> Statistics: ...
     def partition_directory(self, topic: str, partition: int) -> str | None:
         """Where another process of this machine may read the segment files (storage/follower.py): an

@@ -22,10 +22,11 @@ LogError (a PenstockError)
  +-- DecisionUnknown     decided or not: the metadata gave no answer that can be trusted
  +-- LogClosed           the log is shutting down
 InvalidTopicName         a PenstockError and ValueError: the name breaks a rule
+    InvalidGroupName     the same of a group
 """
 
 import errno
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.errors import PenstockError
 
@@ -281,7 +282,9 @@ class RecordConflict(LogError):
 
 
 class InvalidTopicName(PenstockError, ValueError):
-    """A topic name that breaks a rule; `reason` says which."""
+    """A name that breaks a rule; `reason` says which."""
+
+    kind: ClassVar[str] = "topic"
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -292,4 +295,10 @@ class InvalidTopicName(PenstockError, ValueError):
         shown = ascii(self.name[:MAX_CHARS_SHOWN])
         if len(self.name) > MAX_CHARS_SHOWN:
             shown += "..."
-        return f"topic name {shown} is not allowed: {self.reason}"
+        return f"{self.kind} name {shown} is not allowed: {self.reason}"
+
+
+class InvalidGroupName(InvalidTopicName):
+    """Groups are named by the rules of topics."""
+
+    kind: ClassVar[str] = "group"

@@ -79,7 +79,8 @@ def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop
     if principal is None:
         reason = f"rustlog.principal = {name}: no API key has this name"
         raise ConfigConflict(("rustlog.principal",), reason)
-    access.act_as("rustlog", principal)
+    if principal != anonymous:
+        access.act_as("rustlog", principal)
     return access
 
 
@@ -100,6 +101,9 @@ def build_broker(
         default_partitions=config.topic_defaults.partitions,
         default_settings=topic_defaults(config),
         rustlog_auto_create=config.rustlog.auto_create,
+        max_topics=config.limits.topics,
+        max_partitions=config.limits.partitions,
+        max_groups=config.limits.groups,
     )
     broker = Broker(engine, access, options, engine.clock_us, loop.call_later)
     for topic in config.rustlog.topics:

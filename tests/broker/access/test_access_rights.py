@@ -1,10 +1,15 @@
 """What a principal may do: roles, topic rules, and the answers that are remembered."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 from penstock.broker.access import access as access_module
 from penstock.broker.access.access import ALL_TOPICS, Access, Principal
 from penstock.broker.access.rights import ROLE_ACTIONS, Action
+from penstock.broker.errors import BrokerError, Code
+from penstock.log.metadata.store import MetadataStore
 from penstock.server.config.schema import ROLES
 
 
@@ -92,3 +97,52 @@ def test_remembered_answers_are_bounded(access: Access, monkeypatch: pytest.Monk
 def test_a_hostile_pattern_is_answered_quickly(access: Access) -> None:
     principal = Principal("p", "user", ("*a" * 100 + "b",))
     assert not access.allowed(principal, "read", "a" * 65_000)
+
+
+# ---- the last key that may manage keys ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A key as the configuration gives it."""
+
+    name: str
+    role: str
+    topics: tuple[str, ...] = ALL_TOPICS
+    secret: str | None = "secret"
+    hash: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("configured", "others", "is_last"),
+    [
+        ([], [], True),
+        ([], [("user", ALL_TOPICS), ("admin", ("a.*",))], True),
+        ([], [("admin", ALL_TOPICS)], False),
+        ([Given("c", "admin")], [], False),
+        ([Given("c", "admin", ("a.*",)), Given("d", "writer")], [], True),
+    ],
+)
+def test_the_last_admin_key_is_revoked_by_force_only(
+    tmp_path: Path,
+    configured: list[Given],
+    others: list[tuple[str, tuple[str, ...]]],
+    is_last: bool,
+) -> None:
+    metadata = MetadataStore(str(tmp_path / "metadata.db"))
+    nobody = Principal("anonymous", "nobody")
+    # The development key is no help: it ends at the next start.
+    access = Access(metadata, configured, development_key=True, anonymous=nobody)
+    secret = access.create_key("ops", "admin")
+    for number, (role, topics) in enumerate(others):
+        access.create_key(f"other-{number}", role, topics)
+        access.create_key(f"gone-{number}", "admin")
+        access.revoke_key(f"gone-{number}")
+    if is_last:
+        with pytest.raises(BrokerError, match=r"'ops' is the last .* --force") as caught:
+            access.revoke_key("ops")
+        assert caught.value.code is Code.LAST_ADMIN_KEY
+        assert access.authenticate(secret) is not None
+    access.revoke_key("ops", force=is_last)
+    assert access.authenticate(secret) is None
+    metadata.close()

@@ -372,8 +372,11 @@ class Access:
             _logger.warning("%s still works until the server restarts", DEVELOPMENT_KEY)
         return secret
 
-    def revoke_key(self, name: str) -> None:
-        """Make a stored key useless, at once on open connections too; durable on return."""
+    def revoke_key(self, name: str, *, force: bool = False) -> None:
+        """Make a stored key useless, at once on open connections too; durable on return.
+
+        Without `force` the last key that may manage keys is kept (LAST_ADMIN_KEY).
+        """
         table = self._require_table()
         with self._changing:
             # First in memory: should the disk fail, the key is out of use at least until restart.
@@ -383,9 +386,29 @@ class Access:
                     Code.INVALID_REQUEST,
                     f"API key {name!r} is in the configuration; remove it there and restart",
                 )
+            if not force and self._last_admin(found):
+                raise BrokerError(
+                    Code.LAST_ADMIN_KEY,
+                    f"API key {name!r} is the last that may manage keys: create another admin key"
+                    " for all topics first, or revoke it with --force (HTTP: ?force=true)",
+                )
             self._stored = {i: kept for i, kept in self._stored.items() if i not in found}
             table.revoke(name, self._clock_us())
         _logger.info("API key %r revoked", name)
+
+    def _last_admin(self, leaving: Sequence[int]) -> bool:
+        """Whether nobody could manage keys any more without these. The development key does not
+        count: it ends at the next start."""
+
+        def manages(role: str, topics: tuple[str, ...]) -> bool:
+            return self.permits(Principal("", role, topics), Operation.CREATE_KEY)
+
+        stored = {i: kept.principal for i, kept in self._stored.items()}
+        if not any(manages(stored[i].role, stored[i].rules) for i in leaving):
+            return False
+        return not any(manages(key.role, key.topics) for key in self._configured) and not any(
+            manages(who.role, who.rules) for i, who in stored.items() if i not in leaving
+        )
 
     def list_keys(self) -> list[KeyInfo]:
         """All keys by name, the revoked ones too."""

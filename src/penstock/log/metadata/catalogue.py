@@ -81,6 +81,7 @@ class Catalogue:
         self._open_partition = open_partition
         self._clock_us = clock_us
         self._topics: dict[str, Topic] = {}
+        self.partition_count = 0  # of all topics together
         self._directories: set[str] = set()
         self._removals: list[threading.Thread] = []
         self._removing = threading.Lock()
@@ -113,8 +114,12 @@ class Catalogue:
     def _add(self, info: TopicInfo, directory: str, partitions: list[Partition]) -> Topic:
         topic = Topic(info, directory, partitions)
         self._topics[info.name] = topic
+        self.partition_count += info.partitions
         self._directories.add(directory)
         return topic
+
+    def __len__(self) -> int:
+        return len(self._topics)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._topics.values()))
@@ -156,6 +161,7 @@ class Catalogue:
             )
         )
         self._topics[name] = topic
+        self.partition_count += partitions
         self._directories.add(directory)
         topic.creation = creation
         creation.add_done_callback(lambda change: self._created(topic, change))
@@ -178,7 +184,7 @@ class Catalogue:
             topic.version = change.result()
         elif self._topics.get(name) is topic:
             # Its directory stays taken until the files of a first append are gone.
-            del self._topics[name]
+            self._forget(topic)
 
     def change(
         self, name: str, changes: dict[str, object], partitions: int | None
@@ -232,6 +238,7 @@ class Catalogue:
             topic.partitions.append(self._open_partition(path, record.settings))
         for partition in topic.partitions:
             partition.settings = record.settings
+        self.partition_count += record.partitions - topic.info.partitions
         topic.info = replace(topic.info, partitions=record.partitions, settings=record.settings)
         outcome.complete((record.partitions, record.settings), None)
 
@@ -255,11 +262,15 @@ class Catalogue:
 
         def done(change: Pending[int]) -> None:
             if change.error is None:
-                del self._topics[name]
+                self._forget(topic)
                 removed(topic)
 
         change.add_done_callback(done)
         return change
+
+    def _forget(self, topic: Topic) -> None:
+        del self._topics[topic.info.name]
+        self.partition_count -= topic.info.partitions
 
     def remove_files(self, directory: str) -> None:
         """Gives the space back in the background and then forgets the deletion."""

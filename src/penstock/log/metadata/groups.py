@@ -3,12 +3,13 @@
 One set for all protocols and for Spark. Kept in memory, written through to the metadata.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from penstock.log.errors import UnknownTopic
 from penstock.log.metadata.kinds import OFFSETS, TOPICS, OffsetRecord
 from penstock.log.pending import Pending
-from penstock.log.records import PRESENT, Metadata, Require, Space, join_name, split_name
+from penstock.log.records import PRESENT, Metadata, Require, Space, join_name, prefix_of, split_name
+from penstock.log.storage.names import check_group_name
 
 
 class GroupOffsets:
@@ -33,7 +34,8 @@ class GroupOffsets:
     def commit(
         self, group: str, topic: str, topic_id: int, partition: int, offset: int
     ) -> Pending[int]:
-        """Visible and durable when the change is done."""
+        """Visible and durable when the change is done. Raises InvalidGroupName."""
+        check_group_name(group)
         mark = self._marks.setdefault(topic, object())
         name = join_name(topic_id, group, partition)
         change = self._metadata.change(
@@ -52,6 +54,32 @@ class GroupOffsets:
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
         return self._offsets.get(group, {}).get((topic, partition))
+
+    def delete(self, group: str, topic_ids: Iterable[int]) -> Pending[int]:
+        """All offsets of the group on these topics. A commit that comes later makes it anew."""
+        gone = tuple(self._offsets.get(group, ()))
+        change = self._metadata.change(
+            [self._records.delete_all(prefix_of(topic_id, group)) for topic_id in topic_ids]
+        )
+
+        def note(done: Pending[int]) -> None:
+            offsets = self._offsets.get(group)
+            if done.error is not None or offsets is None:
+                return
+            for key in gone:
+                offsets.pop(key, None)
+            if not offsets:
+                del self._offsets[group]
+
+        change.add_done_callback(note)
+        return change
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def of(self, group: str) -> Mapping[tuple[str, int], int]:
+        """Offsets by topic and partition; none when there is no such group."""
+        return self._offsets.get(group, {})
 
     def all(self) -> dict[str, dict[tuple[str, int], int]]:
         return {group: dict(offsets) for group, offsets in self._offsets.items()}

@@ -37,6 +37,8 @@ SMALL_BATCH_BYTES = 64 * 1024
 # Keys that one compaction remembers: 16-byte digests in a dictionary, about 130 bytes each, so half a
 # gigabyte at the most. With more keys the oldest part of the log is compacted in this run.
 MAX_KEYS = 4_000_000
+# Later than the time of any record.
+FAR_FUTURE_US = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,14 @@ def apply_retention(partition: Partition, now_us: int) -> int:
         _retain_by_age(partition, now_us - settings.retention_ms * 1000)
     if settings.retention_bytes:
         _retain_by_size(partition, settings.retention_bytes)
+    return before - partition.size_bytes()
+
+
+def purge(partition: Partition) -> int:
+    """Gives up every record that readers can see. Returns how many bytes were given back."""
+    before = partition.size_bytes()
+    partition.roll(FAR_FUTURE_US)
+    partition.trim(partition.visible_offset)
     return before - partition.size_bytes()
 
 

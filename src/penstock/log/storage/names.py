@@ -7,7 +7,7 @@ not meant to be turned back: the metadata keeps the real name.
 import hashlib
 import re
 
-from penstock.log.errors import InvalidTopicName
+from penstock.log.errors import InvalidGroupName, InvalidTopicName
 
 # The bound that Kafka uses, so that topics can move between the two engines.
 MAX_TOPIC_NAME_BYTES = 249
@@ -25,19 +25,28 @@ _CUT_ESCAPE = re.compile("%[0-9a-f]?$")
 
 def check_topic_name(name: str) -> None:
     """Raise InvalidTopicName unless the name is valid UTF-8, 1 to 249 bytes, no controls."""
+    _check_name(name, InvalidTopicName)
+
+
+def check_group_name(name: str) -> None:
+    """Raise InvalidGroupName by the same rules: a group is kept, listed and logged as a topic is."""
+    _check_name(name, InvalidGroupName)
+
+
+def _check_name(name: str, invalid: type[InvalidTopicName]) -> None:
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError as error:
         reason = f"character {error.start} is half a surrogate pair, which UTF-8 cannot hold"
-        raise InvalidTopicName(name, reason) from None
+        raise invalid(name, reason) from None
     if size == 0:
-        raise InvalidTopicName(name, "it is empty")
+        raise invalid(name, "it is empty")
     if size > MAX_TOPIC_NAME_BYTES:
         reason = f"it has {size} bytes in UTF-8, at most {MAX_TOPIC_NAME_BYTES} are allowed"
-        raise InvalidTopicName(name, reason)
+        raise invalid(name, reason)
     if found := _CONTROL_CHARACTER.search(name):
         reason = f"character {found.start()} is the control character U+{ord(found[0]):04X}"
-        raise InvalidTopicName(name, reason)
+        raise invalid(name, reason)
 
 
 def directory_name(name: str) -> str:

@@ -101,6 +101,12 @@ class LimitsConfig:
     idle_time_us: int | None = time_or_off(
         "off", "A logged-in connection that sends nothing for this long is closed."
     )
+    # Each is a directory with files, a record of the metadata and some memory: what a client makes in a
+    # loop by mistake must not make the next start slow.
+    topics: int = count(10_000, "Topics.")
+    partitions: int = count(20_000, "Partitions of all topics together.")
+    # Some memory and a record for each partition that a group has committed.
+    groups: int = count(10_000, "Consumer groups with committed offsets.")
     # A read holds some 20 MiB while its peer is slow.
     flight_reads: int = count(128, "Flight streams that are read at the same time.")
     # A write holds a record batch, which Flight takes in as a whole, almost twice.

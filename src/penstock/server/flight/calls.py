@@ -166,15 +166,18 @@ class FlightCalls:
     # --- groups ----------------------------------------------------------------------------------
 
     def _commit(self, question: CommitGroup, give: Give) -> None:
-        for topic, partition, _ in question.offsets:
+        for topic, partition, _ in question.offsets:  # all are checked before one is changed
             info = self._permitted(question.who, Operation.COMMIT_OFFSETS, topic)
             if not 0 <= partition < info.partitions:
                 text = f"topic {topic!r} has no partition {partition}"
                 raise BrokerError(Code.UNKNOWN_PARTITION, text)
-        changes = [
-            self._engine.commit_offset(question.group, topic, partition, offset)
-            for topic, partition, offset in question.offsets
-        ]
+        changes = []
+        for topic, partition, offset in question.offsets:
+            change = self._broker.commit_offset(
+                question.who, question.group, topic, partition, offset
+            )
+            assert change is not None, "the partition was looked up above"
+            changes.append(change)
         left = len(changes)
         if not left:
             give(Done())

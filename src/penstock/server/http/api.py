@@ -64,12 +64,16 @@ class Api:
         return self._topic_with_partitions(self._info(request.name))
 
     async def change_topic(self, who: Principal, name: str, request: TopicChange) -> Json:
-        self.broker.require(who, Operation.CHANGE_TOPIC, name)
-        await _done(self.engine.change_topic(name, request.settings, request.partitions))
+        change = self.broker.change_topic(who, name, request.settings, request.partitions)
+        await _done(change)
         return self._topic_with_partitions(self._info(name))
 
     async def delete_topic(self, who: Principal, name: str) -> None:
         await _done(self.broker.delete_topic(who, name))
+
+    async def purge_topic(self, who: Principal, name: str) -> Json:
+        freed_bytes = await _read(self.broker.purge_topic(who, name))
+        return {**self._topic_with_partitions(self._info(name)), "freed_bytes": freed_bytes}
 
     def _info(self, name: str) -> TopicInfo:
         info = self.engine.topic(name)
@@ -192,12 +196,15 @@ class Api:
             for partition in partitions
         ]
         changes = [
-            self.engine.commit_offset(name, request.topic, partition, offset)
+            self.broker.reset_offset(who, name, request.topic, partition, offset)
             for partition, offset in targets
         ]
         for change in changes:
             await _done(change)
         return self.group(who, name)
+
+    async def delete_group(self, who: Principal, name: str) -> None:
+        await _done(self.broker.delete_group(who, name))
 
     async def _target(self, topic: str, partition: int, to: str | int | AtTime) -> int:
         earliest, latest = self.engine.offsets(topic, partition)
@@ -232,9 +239,12 @@ class Api:
             "key": key,
         }
 
-    async def revoke_key(self, who: Principal, name: str) -> None:
+    async def revoke_key(self, who: Principal, name: str, query: Mapping[str, str]) -> None:
         self.broker.require(who, Operation.REVOKE_KEY)
-        await asyncio.to_thread(self.broker.access.revoke_key, name)
+        force = query.get("force", "false")
+        if force not in ("true", "false"):
+            raise _invalid("force: expected true or false")
+        await asyncio.to_thread(self.broker.access.revoke_key, name, force=force == "true")
 
 
 async def _done(change: Pending[object]) -> None:

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.server.http.api import Api
 from penstock.server.http.api_types import GroupReset, KeyRequest, TopicChange, TopicRequest
@@ -48,6 +49,8 @@ STATUS: Final = {
     Code.UNKNOWN_KEY: 404,
     Code.TOPIC_EXISTS: 409,
     Code.KEY_EXISTS: 409,
+    Code.LIMIT_REACHED: 409,
+    Code.LAST_ADMIN_KEY: 409,
     Code.INVALID_TOPIC_NAME: 400,
     Code.INVALID_SETTINGS: 400,
     Code.INVALID_REQUEST: 400,
@@ -127,13 +130,14 @@ class HttpApp:
     async def _call(self, request: Request) -> Response:
         names, handlers = _find(request)
         who = await self._login(request)
-        handler = handlers.get(request.method)
-        if handler is None:
+        known = handlers.get(request.method)
+        if known is None:
             answer = _error(BrokerError(Code.INVALID_REQUEST, f"no {request.method} here"), 405)
             answer.headers["Allow"] = ", ".join(sorted(handlers))
             return answer
         if self.state == "draining" and request.method != "GET":
             raise BrokerError(Code.SHUTTING_DOWN)
+        _, handler = known
         return await handler(self, who, names, request)
 
     async def _login(self, request: Request) -> Principal:
@@ -183,6 +187,10 @@ async def _delete_topic(http: HttpApp, who: Principal, names: Names, request: Re
     return Response(status_code=204)
 
 
+async def _purge_topic(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
+    return _json(await http.calls.purge_topic(who, names[0]))
+
+
 async def _records(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
     return _json(await http.calls.records(who, names[0], request.query_params))
 
@@ -200,6 +208,11 @@ async def _reset_group(http: HttpApp, who: Principal, names: Names, request: Req
     return _json(await http.calls.reset_group(who, names[0], body))
 
 
+async def _delete_group(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
+    await http.calls.delete_group(who, names[0])
+    return Response(status_code=204)
+
+
 async def _keys(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
     return _json(await http.calls.keys(who))
 
@@ -210,24 +223,38 @@ async def _create_key(http: HttpApp, who: Principal, names: Names, request: Requ
 
 
 async def _revoke_key(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    await http.calls.revoke_key(who, names[0])
+    await http.calls.revoke_key(who, names[0], request.query_params)
     return Response(status_code=204)
 
 
-# Path behind the prefix ("*" is a name) -> method -> call.
-CALLS: Final[dict[Names, dict[str, Handler]]] = {
-    ("topics",): {"GET": _topics, "POST": _create_topic},
-    ("topics", "*"): {"GET": _topic, "PATCH": _change_topic, "DELETE": _delete_topic},
-    ("topics", "*", "records"): {"GET": _records},
-    ("groups",): {"GET": _groups},
-    ("groups", "*"): {"GET": _group},
-    ("groups", "*", "reset"): {"POST": _reset_group},
-    ("keys",): {"GET": _keys, "POST": _create_key},
-    ("keys", "*"): {"DELETE": _revoke_key},
+# Path behind the prefix ("*" is a name) -> method -> what it is in the table of rights, and the call.
+CALLS: Final[dict[Names, dict[str, tuple[Operation, Handler]]]] = {
+    ("topics",): {
+        "GET": (Operation.LIST_TOPICS, _topics),
+        "POST": (Operation.CREATE_TOPIC, _create_topic),
+    },
+    ("topics", "*"): {
+        "GET": (Operation.DESCRIBE_TOPIC, _topic),
+        "PATCH": (Operation.CHANGE_TOPIC, _change_topic),
+        "DELETE": (Operation.DELETE_TOPIC, _delete_topic),
+    },
+    ("topics", "*", "records"): {"GET": (Operation.READ_RECORDS, _records)},
+    ("topics", "*", "purge"): {"POST": (Operation.PURGE_TOPIC, _purge_topic)},
+    ("groups",): {"GET": (Operation.LIST_GROUPS, _groups)},
+    ("groups", "*"): {
+        "GET": (Operation.LIST_GROUPS, _group),
+        "DELETE": (Operation.DELETE_GROUP, _delete_group),
+    },
+    ("groups", "*", "reset"): {"POST": (Operation.RESET_GROUP, _reset_group)},
+    ("keys",): {
+        "GET": (Operation.LIST_KEYS, _keys),
+        "POST": (Operation.CREATE_KEY, _create_key),
+    },
+    ("keys", "*"): {"DELETE": (Operation.REVOKE_KEY, _revoke_key)},
 }
 
 
-def _find(request: Request) -> tuple[Names, Mapping[str, Handler]]:
+def _find(request: Request) -> tuple[Names, Mapping[str, tuple[Operation, Handler]]]:
     """The names in the path and its calls. From the raw path: an encoded `/` is part of a name."""
     raw = request.scope["raw_path"].decode("latin-1")
     try:

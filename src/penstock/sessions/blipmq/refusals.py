@@ -14,6 +14,7 @@ from penstock.wire.blipmq.split import PublishRun
 SHUTTING_DOWN = "log corruption: write-ahead log not available: broker shutting down"
 NOT_AUTHORIZED = 401
 INVALID = 400
+NOT_FOUND = 404
 FAILED = 500
 
 
@@ -22,7 +23,7 @@ def publish_nack(error: Exception, durable: bool) -> wire.Nack | None:
     refusal = from_exception(error)
     if refusal.code is Code.NOT_AUTHORIZED:
         return wire.Nack(NOT_AUTHORIZED, str(refusal))
-    if refusal.code in (Code.INVALID_TOPIC_NAME, Code.RECORD_TOO_LARGE):
+    if refusal.code in (Code.INVALID_TOPIC_NAME, Code.RECORD_TOO_LARGE, Code.LIMIT_REACHED):
         return wire.Nack(INVALID, str(refusal))
     if not durable:
         return None
@@ -33,6 +34,8 @@ def subscribe_nack(error: Exception) -> wire.Nack:
     refusal = from_exception(error)
     if refusal.code is Code.NOT_AUTHORIZED:
         return wire.Nack(NOT_AUTHORIZED, str(refusal))
+    if refusal.code is Code.UNKNOWN_TOPIC:
+        return wire.Nack(NOT_FOUND, str(refusal))
     return wire.Nack(FAILED if refusal.code.retriable else INVALID, str(refusal))
 
 
