@@ -39,7 +39,12 @@ WRITTEN = 10
 DELETED = 500
 # Subscriptions that are there to be polled.
 SUBSCRIBED_TOPICS = 100
-RAISED = ("limits.connections=2000",)
+RAISED = (
+    "limits.connections=2000",
+    "limits.topics=1000000",
+    "limits.partitions=1000000",
+    "limits.groups=1000000",
+)
 
 
 def tables(quick: bool) -> Iterator[Table]:
