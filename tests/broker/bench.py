@@ -20,6 +20,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.options import BrokerOptions
+from penstock.broker.records import Records
+from penstock.log.batch.format import Batch
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
@@ -137,14 +139,25 @@ class Bench:
     # --- short cuts ------------------------------------------------------------------------------
 
     def publish(
-        self, topic: str, *values: bytes, at_most_once: bool = False, spread: int = 0
+        self,
+        topic: str,
+        *values: bytes,
+        at_most_once: bool = False,
+        partition: int | None = None,
     ) -> AppendToken:
         """Published and durable."""
-        token = self.broker.publish(
-            ANYBODY, topic, list(values), at_most_once=at_most_once, spread=spread
-        )
+        records = Records(list(values), at_most_once=at_most_once)
+        token = self.broker.publish(ANYBODY, topic, partition, records)
         self.settle()
         return token
+
+    def publish_soon(self, topic: str, *values: bytes) -> AppendToken:
+        """Published, and on its way."""
+        return self.broker.publish(ANYBODY, topic, None, Records(list(values)))
+
+    def publish_batch(self, topic: str, batch: Batch) -> AppendToken:
+        """Published with columns of its own, and on its way."""
+        return self.broker.publish(ANYBODY, topic, None, Records([], batch=batch))
 
     def subscribe(self, topic: str, qos: int = 1, user: object = "user") -> Subscription:
         return self.broker.subscribe(ANYBODY, topic, qos, user)

@@ -1,5 +1,6 @@
 """The broker's calls: access, topics on demand, limits, lifetime of subscriptions."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from broker.bench import ANYBODY, Bench, numbered
 
 from penstock.broker.access.access import Principal
 from penstock.broker.broker import MAX_LOOSE_OFFSETS
-from penstock.broker.errors import BrokerError, Code
+from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
 from penstock.broker.options import BrokerOptions
+from penstock.broker.records import Records
 from penstock.log.settings import TopicSettings
 
 READER = Principal("reader", "reader", ("allowed*",), None)
@@ -26,7 +28,7 @@ def test_publish_and_subscribe_make_the_topic(bench: Bench) -> None:
 
 def test_who_may_not_gets_no_topic_either(bench: Bench) -> None:
     with pytest.raises(BrokerError) as caught:
-        bench.broker.publish(READER, "allowed", [b"x"])
+        bench.broker.publish(READER, "allowed", None, Records([b"x"]))
     assert code_of(caught) is Code.NOT_AUTHORIZED
     with pytest.raises(BrokerError) as caught:
         bench.broker.subscribe(READER, "other", 1, "user")
@@ -35,24 +37,28 @@ def test_who_may_not_gets_no_topic_either(bench: Bench) -> None:
     assert bench.broker.subscribe(READER, "allowed too", 1, "user").id == 1
 
 
-def test_publishers_are_spread_and_each_stays_where_it_is(bench: Bench) -> None:
+def test_records_without_a_partition_go_to_each_in_turn_and_in_runs(bench: Bench) -> None:
     bench.engine.create_topic("t", 3)
-    for number in range(6):
-        bench.publish("t", b"%d" % number, spread=number % 2 + 1)
-    assert bench.values("t", 0) == []
-    assert bench.values("t", 1) == numbered([0, 2, 4])
-    assert bench.values("t", 2) == numbered([1, 3, 5])
+    padding = bytes(1_000)
+    for number in range(600):
+        bench.publish_soon("t", b"%06d" % number + padding)
+    bench.settle()
+    found = [[int(value[:6]) for value in bench.values("t", p)] for p in range(3)]
+    assert sorted(number for one in found for number in one) == list(range(600))
+    for one in found:
+        assert one == sorted(one), "the order within a partition is that of the publishes"
+        assert len(one) > 120, "no partition is left out"
+        neighbours = sum(later == earlier + 1 for earlier, later in itertools.pairwise(one))
+        assert neighbours > 0.9 * len(one), "in runs, not message by message"
 
 
 def test_a_record_over_the_limit_of_the_topic(bench: Bench) -> None:
     bench.engine.create_topic("t", 1, TopicSettings(record_bytes=10))
-    assert bench.broker.record_limit("t") == 10
-    with pytest.raises(BrokerError) as caught:
-        bench.broker.publish(ANYBODY, "t", [b"x", b"y" * 11])
-    assert code_of(caught) is Code.RECORD_TOO_LARGE
-    with pytest.raises(BrokerError) as caught:
-        bench.broker.append(ANYBODY, "t", 0, [b"x", b"y" * 11])
-    assert code_of(caught) is Code.RECORD_TOO_LARGE
+    for partition in (None, 0):
+        with pytest.raises(RecordTooLarge) as caught:
+            bench.broker.publish(ANYBODY, "t", partition, Records([b"x", b"y" * 11]))
+        assert caught.value.limit == 10
+        assert from_exception(caught.value).code is Code.RECORD_TOO_LARGE
     bench.settle()
     assert bench.values("t") == []
 
@@ -62,7 +68,7 @@ def test_while_stopping_nothing_durable_begins(bench: Bench) -> None:
     bench.broker.stopping = True
     for topic in ("t", "new"):
         with pytest.raises(BrokerError) as caught:
-            bench.broker.publish(ANYBODY, topic, [b"y"])
+            bench.broker.publish(ANYBODY, topic, None, Records([b"y"]))
         assert code_of(caught) is Code.SHUTTING_DOWN
     assert bench.engine.topic("new") is None
 
@@ -73,8 +79,7 @@ def test_reads_that_need_the_disk_keep_the_order(tmp_path: Path) -> None:
     one = bench.subscribe("t")
     bench.settle()
     for number in range(10):
-        bench.broker.publish(ANYBODY, "t", [b"%d" % number] * 3, spread=number)
-        bench.settle()
+        bench.publish("t", *[b"%d" % number] * 3, partition=number % 2)
         bench.wait_for(lambda last=number: one.queued_messages == 3 * last + 3)  # type: ignore[misc]  # mypy/12557
     assert list(bench.take(one).values()) == [v for v in numbered(range(10)) for _ in range(3)]
     bench.close()

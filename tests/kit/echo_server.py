@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kit.limits import HANG_S
 from penstock.server.net.connection import Connection
 from penstock.server.net.hub import ConnectionLimits, Hub
-from penstock.sessions.base import Outlet
+from penstock.sessions.stream import Stream
 
 LOOPS: dict[str, type[asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,
@@ -35,7 +35,7 @@ class EchoSession:
     HOLD <bytes> (claims to keep that much of an incomplete frame)
     """
 
-    def __init__(self, protocol: str, outlet: Outlet) -> None:
+    def __init__(self, protocol: str, outlet: Stream) -> None:
         self.protocol = protocol
         self.outlet = outlet
         self.received = b""
@@ -134,8 +134,8 @@ async def echo_server(
     loop = asyncio.get_running_loop()
     sessions: list[EchoSession] = []
 
-    def make(name: str) -> Callable[[Outlet], EchoSession]:
-        def session(outlet: Outlet) -> EchoSession:
+    def make(name: str) -> Callable[[Stream], EchoSession]:
+        def session(outlet: Stream) -> EchoSession:
             sessions.append(EchoSession(name, outlet))
             return sessions[-1]
 

@@ -11,6 +11,7 @@ from kit.running_server import Running, running_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.access.access import Principal
+from penstock.broker.records import Records
 from penstock.log.statistics import Counters
 from penstock.server.metrics import LoopLag
 from penstock.server.net.counters import Histogram
@@ -118,7 +119,7 @@ def test_every_name_follows_the_rules(tmp_path: Path) -> None:
 def test_topics_are_labels_on_a_page_of_their_own(tmp_path: Path) -> None:
     async def test(running: Running) -> None:
         await running.call("POST", "/api/v1/topics", {"name": 'a"b\\', "partitions": 2})
-        await running.server.broker.append(ADMIN, 'a"b\\', 1, [b"x", b"y"])
+        await running.server.broker.publish(ADMIN, 'a"b\\', 1, Records([b"x", b"y"]))
         reset = {"topic": 'a"b\\', "to": 0, "partition": 1}
         await running.call("POST", "/api/v1/groups/g/reset", reset)
         found = await scrape(running, "/metrics/partitions")
@@ -135,14 +136,14 @@ def test_topics_are_labels_on_a_page_of_their_own(tmp_path: Path) -> None:
 def test_totals_never_go_down(tmp_path: Path) -> None:
     async def test(running: Running) -> None:
         await running.call("POST", "/api/v1/topics", {"name": "t"})
-        await running.server.broker.append(ADMIN, "t", 0, [b"x"] * 5)
+        await running.server.broker.publish(ADMIN, "t", 0, Records([b"x"] * 5))
         assert value(await scrape(running), "appended_records_total") == 5
         await running.call("DELETE", "/api/v1/topics/t")
         found = await scrape(running)
         assert value(found, "appended_records_total") == 5
         assert value(found, "partitions") == 0
         await running.call("POST", "/api/v1/topics", {"name": "t"})
-        await running.server.broker.append(ADMIN, "t", 0, [b"x"])
+        await running.server.broker.publish(ADMIN, "t", 0, Records([b"x"]))
         assert value(await scrape(running), "appended_records_total") == 6
 
     with_server(tmp_path, test)
@@ -151,7 +152,7 @@ def test_totals_never_go_down(tmp_path: Path) -> None:
 def test_a_cut_tail_shows(tmp_path: Path) -> None:
     async def fill(running: Running) -> None:
         await running.call("POST", "/api/v1/topics", {"name": "t"})
-        await running.server.broker.append(ADMIN, "t", 0, [b"x"])
+        await running.server.broker.publish(ADMIN, "t", 0, Records([b"x"]))
 
     async def look(running: Running) -> None:
         found = await scrape(running)

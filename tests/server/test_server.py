@@ -218,7 +218,7 @@ async def working_session(running: Running) -> tuple[EchoSession, asyncio.Stream
     sessions: list[EchoSession] = []
 
     def make(outlet: object) -> EchoSession:
-        sessions.append(EchoSession("blipmq", outlet))  # type: ignore[arg-type]  # an Outlet
+        sessions.append(EchoSession("blipmq", outlet))  # type: ignore[arg-type]  # a Stream
         return sessions[-1]
 
     running.server.hub.make_session = {"blipmq": make, "rustlog": make}

@@ -5,11 +5,11 @@ from typing import Protocol
 
 from broker.bench import Bench
 
-from penstock.sessions.base import Session, SessionLimits
+from penstock.sessions.stream import Session, SessionLimits
 
 
 class MakeSession(Protocol):
-    def __call__(self, outlet: "Recorder", limits: SessionLimits) -> Session: ...
+    def __call__(self, *, stream: "Recorder", limits: SessionLimits) -> Session: ...
 
 
 class Recorder:
@@ -76,7 +76,8 @@ class Peer:
     ) -> None:
         self.bench = bench
         self.outlet = Recorder(room)
-        self.session = make(self.outlet, limits if limits is not None else SessionLimits())
+        limits = limits if limits is not None else SessionLimits()
+        self.session = make(stream=self.outlet, limits=limits)
 
     def send(self, data: bytes) -> None:
         """One read of the server, whatever it holds."""

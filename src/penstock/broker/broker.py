@@ -12,6 +12,7 @@ from penstock.broker.access.refusals import Refusals
 from penstock.broker.access.rights import Operation, refusal
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delivery.backlog import Backlog
+from penstock.broker.delivery.collection import Collection, Delivery
 from penstock.broker.delivery.dead_letters import DeadLetters
 from penstock.broker.delivery.feed import Schedule
 from penstock.broker.delivery.inflight import Run
@@ -19,10 +20,8 @@ from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.delivery.subscriptions import TICK_S, Subscriptions
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
-from penstock.log.batch.format import FLAG_AT_MOST_ONCE, Batch, encode_values
-from penstock.log.batch.view import BatchView
+from penstock.broker.records import Records, Turns
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
-from penstock.log.errors import LogError, OffsetOutOfRange
 from penstock.log.settings import TopicSettings
 
 PROTOCOLS = ("blipmq", "rustlog")
@@ -31,8 +30,6 @@ PROTOCOLS = ("blipmq", "rustlog")
 MAX_LOOSE_OFFSETS = 10_000
 
 logger = logging.getLogger(__name__)
-
-Delivery = list[tuple[Run, list[BatchView]]]
 
 
 class Broker:
@@ -59,6 +56,7 @@ class Broker:
         self.refusals = Refusals(clock_us)
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: dict[tuple[str, int], AppendToken] = {}
+        self._turns = Turns()
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
         self.render_metrics: Callable[[], str] = str
@@ -70,6 +68,20 @@ class Broker:
         self._closed = True
         self.subscriptions.close()
         self.backlog.flush()
+
+    # --- who -------------------------------------------------------------------------------------
+
+    def login(
+        self,
+        key: str,
+        done: Callable[[Principal | None], None],
+        wanted: Callable[[], bool],
+    ) -> None:
+        self.access.login(key, done, wanted=wanted)
+
+    def still_valid(self, principal: Principal) -> bool:
+        """False once the key of the principal is revoked."""
+        return self.access.still_valid(principal)
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -153,6 +165,22 @@ class Broker:
         self.require(principal, Operation.PURGE_TOPIC, topic)
         return self.engine.purge_topic(topic)
 
+    def topic_durable(self, topic: str) -> Pending[int] | None:
+        """What still has to be written before the topic survives a crash; None when nothing."""
+        return self.engine.topic_durable(topic)
+
+    def topic(self, topic: str) -> TopicInfo | None:
+        return self.engine.topic(topic)
+
+    def topics(self, principal: Principal) -> list[TopicInfo]:
+        """Those that the principal may read or write."""
+        shows = self.access.shows
+        return [info for info in self.engine.topics() if shows(principal, info.name)]
+
+    def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """Earliest and latest: the first offset kept, and the one after the last visible."""
+        return self.engine.offsets(topic, partition)
+
     def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
         self.require(principal, Operation.DELETE_TOPIC, topic)
         change = self.engine.delete_topic(topic)
@@ -163,62 +191,30 @@ class Broker:
         if change.error is not None:
             return
         self.subscriptions.forget_topic(topic)
+        self._turns.forget(topic)
         for key in [key for key in self._last_tokens if key[0] == topic]:
             del self._last_tokens[key]
 
     # --- publish ---------------------------------------------------------------------------------
 
     def publish(
-        self,
-        principal: Principal,
-        topic: str,
-        values: list[bytes],
-        *,
-        at_most_once: bool = False,
-        spread: int = 0,
+        self, principal: Principal, topic: str, partition: int | None, records: Records
     ) -> AppendToken:
-        """For protocols without partitions: `spread` keeps one publisher on one partition.
+        """The one way into the log, for every protocol and for the broker's own records.
 
-        Raises BrokerError or LogError when the batch is refused at once.
+        Without a partition the topic is made where there is none, and records go to its partitions in
+        turns. With one, the topic must exist. Raises BrokerError or LogError when it is refused at once.
         """
         self.require(principal, Operation.PUBLISH, topic)
-        info = self.ensure_topic(topic)
-        batch = encode_values(values, self.clock_us())
-        _check_records(batch, values, info.settings.record_bytes)
-        if at_most_once:
-            batch.flags |= FLAG_AT_MOST_ONCE
-        return self._append(topic, spread % info.partitions, batch)
-
-    def record_limit(self, topic: str) -> int:
-        """The largest record that the topic takes."""
-        return self.ensure_topic(topic).settings.record_bytes
-
-    def append(
-        self, principal: Principal, topic: str, partition: int, values: list[bytes]
-    ) -> AppendToken:
-        """For protocols that name the partition. The topic must exist."""
-        self.require(principal, Operation.PUBLISH, topic)
-        info = self.engine.topic(topic)
-        batch = encode_values(values, self.clock_us())
+        info = self.ensure_topic(topic) if partition is None else self.engine.topic(topic)
+        batch = records.encoded(self.clock_us)
         if info is not None:
-            _check_records(batch, values, info.settings.record_bytes)
-        return self._append(topic, partition, batch)
-
-    def append_columns(
-        self, principal: Principal, topic: str, partition: int, batch: Batch
-    ) -> AppendToken:
-        """For peers that send whole batches. The topic must exist."""
-        self.require(principal, Operation.PUBLISH, topic)
-        return self._append(topic, partition, batch)
-
-    def append_batch(self, topic: str, batch: Batch) -> AppendToken:
-        """For the broker's own records (dead letters); makes the topic where there is none."""
-        self.ensure_topic(topic)
-        return self._append(topic, 0, batch)
-
-    def _append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
+            records.check(batch, info.settings.record_bytes)
         if self.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
+        if partition is None:
+            assert info is not None
+            partition = self._turns.take(topic, info.partitions, batch.size())
         token = self.engine.append(topic, partition, batch)
         self._last_tokens[topic, partition] = token
         return token
@@ -241,7 +237,7 @@ class Broker:
             self.ensure_topic(topic)
         return self.subscriptions.create(topic, qos, principal, user, self._last_tokens)
 
-    def use_subscription(
+    def subscription(
         self, principal: Principal, operation: Operation, subscription_id: int, user: object
     ) -> Subscription | None:
         """For a poll or an acknowledgement; None when there is none that the principal may use.
@@ -257,9 +253,41 @@ class Broker:
             return None
         return self.subscriptions.use(subscription_id, principal, user)
 
+    def deliver(
+        self,
+        subscription: Subscription,
+        most: int,
+        max_bytes: int,
+        done: Callable[[Delivery], None],
+    ) -> int:
+        """Takes up to `most` messages and reads them; gives how many. `done` may be called at once, and
+        is not called when there are none."""
+        runs = subscription.take(most, max_bytes, self.clock_us())
+        self.dead_letters.bury(subscription)
+        self.backlog.changed_if_settled(subscription)
+        if runs:
+            self.collect(subscription.topic, runs, done)
+        return sum(run.count for run in runs)
+
+    def acknowledge(
+        self, subscription: Subscription, first_tag: int, end_tag: int
+    ) -> list[tuple[int, int]]:
+        """Settles [first_tag, end_tag); gives the ranges of it that are unknown or settled before."""
+        unknown = subscription.acknowledge(first_tag, end_tag)
+        self.backlog.changed_if_settled(subscription)
+        return unknown
+
+    def leave(self, user: object) -> None:
+        """The stream of this user is gone; what it subscribed to ends after a while."""
+        self.subscriptions.leave(user)
+
+    def in_flight_to(self, user: object) -> bool:
+        """Whether messages are out to this user, and not due again."""
+        return self.subscriptions.in_flight_to(user)
+
     def collect(self, topic: str, runs: list[Run], done: Callable[[Delivery], None]) -> None:
         """Reads the records of runs, in order; calls back at once when memory has them all."""
-        _Collection(self, topic, runs, done).go_on()
+        Collection(self.engine, self.subscriptions.counters, topic, runs, done).go_on()
 
     # --- groups ----------------------------------------------------------------------------------
 
@@ -317,90 +345,3 @@ class Broker:
     def later(self, delay_s: float, work: Callable[[], None]) -> None:
         """Calls back on the event loop; with 0 after what is going on right now."""
         self._schedule(delay_s, work)
-
-
-def _check_records(batch: Batch, values: list[bytes], limit: int) -> None:
-    """Raises RECORD_TOO_LARGE. A batch within the limit has no record over it: none is looked at."""
-    if batch.size() > limit and max(map(len, values)) > limit:
-        raise BrokerError(Code.RECORD_TOO_LARGE, f"a record may have {limit} bytes at most")
-
-
-class _Collection:
-    """One delivery being read: goes from run to run, and waits where the disk is asked."""
-
-    def __init__(
-        self, broker: Broker, topic: str, runs: list[Run], done: Callable[[Delivery], None]
-    ) -> None:
-        self._broker = broker
-        self._topic = topic
-        self._runs = runs
-        self._done = done
-        self._delivery: Delivery = []
-        self._views: list[BatchView] = []
-        self._offset = runs[0].first_offset if runs else 0
-
-    def go_on(self) -> None:
-        while len(self._delivery) < len(self._runs):
-            run = self._runs[len(self._delivery)]
-            end = run.first_offset + run.count
-            if self._offset >= end:
-                self._finish_run(run)
-                continue
-            size = max(run.size_bytes, 1)
-            try:
-                read = self._broker.engine.read(self._topic, run.partition, self._offset, size)
-            except LogError:
-                self._give_up(run)
-                continue
-            if not read.done:
-                read.on_done(self._read)
-                return
-            self._take(read)
-        self._done(self._delivery)
-
-    def _read(self, read: ReadToken[ReadResult]) -> None:
-        self._take(read)
-        self.go_on()
-
-    def _take(self, read: ReadToken[ReadResult]) -> None:
-        run = self._runs[len(self._delivery)]
-        end = run.first_offset + run.count
-        if isinstance(read.error, OffsetOutOfRange) and self._offset < read.error.earliest < end:
-            self._offset = read.error.earliest  # the log keeps the rest of the run
-            return
-        if read.error is not None:
-            logger.warning("delivery of %s: %s", self._topic, read.error)
-            self._give_up(run)
-            return
-        result = read.result()
-        for view in result.views:
-            last = min(view.row_at(end), view.last_row)
-            if view.first_row < last:
-                self._views += _dense_parts(view, last)
-        self._offset = max(result.next_offset, self._offset + 1)
-
-    def _give_up(self, run: Run) -> None:
-        """What cannot be read cannot be delivered; it is counted, and tried again by the retries."""
-        found = sum(len(view) for view in self._views)
-        self._broker.subscriptions.counters.unreadable += run.count - found
-        self._finish_run(run)
-
-    def _finish_run(self, run: Run) -> None:
-        self._delivery.append((run, self._views))
-        self._views = []
-        if len(self._delivery) < len(self._runs):
-            self._offset = self._runs[len(self._delivery)].first_offset
-
-
-def _dense_parts(view: BatchView, last_row: int) -> list[BatchView]:
-    """The rows as views without gaps: compaction may have taken records out of a queued run."""
-    if not view.offsets_at:
-        return [view.rows(view.first_row, last_row)]
-    parts = []
-    first = row = view.first_row
-    while row < last_row:
-        row += 1
-        if row == last_row or view.offset_of(row) != view.offset_of(row - 1) + 1:
-            parts.append(view.rows(first, row))
-            first = row
-    return parts

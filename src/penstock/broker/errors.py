@@ -75,6 +75,15 @@ class BrokerError(PenstockError):
         return self
 
 
+class RecordTooLarge(BrokerError):
+    """A record of the publish is over the limit of its topic."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(Code.RECORD_TOO_LARGE, f"a record may have {limit} bytes at most")
+        self.args = (limit,)
+        self.limit = limit
+
+
 def from_exception(error: BaseException) -> BrokerError:
     """The entry for any error, with the error itself as its cause.
 

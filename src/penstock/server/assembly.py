@@ -22,9 +22,9 @@ from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.net.limits import connections_that_fit
-from penstock.sessions.base import SessionLimits
 from penstock.sessions.blipmq.session import BlipMQSession
 from penstock.sessions.rustlog.session import RustLogSession
+from penstock.sessions.stream import SessionLimits
 
 SECOND_US = 1_000_000
 
@@ -130,8 +130,14 @@ def build_hub(
     )
     # A new protocol is one line here.
     sessions: dict[str, MakeSession] = {
-        "blipmq": lambda outlet: BlipMQSession(broker, outlet, session_limits),
-        "rustlog": lambda outlet: RustLogSession(broker, outlet, session_limits),
+        "blipmq": lambda stream: BlipMQSession(broker, stream, session_limits),
+        "rustlog": lambda stream: RustLogSession(
+            broker,
+            stream,
+            session_limits,
+            broker.access.without_login("rustlog"),
+            auto_create=config.rustlog.auto_create,
+        ),
     }
     return Hub(loop, limits, sessions, tls)
 

@@ -95,7 +95,7 @@ def test_several_subscriptions_owe_together(reopen: Open) -> None:
     bench.engine.create_topic("t", 2)
     many = [bench.subscribe("t") for _ in range(20)]
     for number in range(8):
-        bench.publish("t", b"%d" % number, spread=number)
+        bench.publish("t", b"%d" % number, partition=number % 2)
     for position, one in enumerate(many):
         bench.take(one)
         if position == 0:
@@ -155,7 +155,7 @@ def test_a_claim_is_safe_while_the_start_is_not_known(reopen: Open, tmp_path: Pa
     bench.subscribe("t")
     bench.publish("t", b"owed")
     bench = reopen()
-    bench.broker.publish(ANYBODY, "t", [b"on its way"])
+    bench.publish_soon("t", b"on its way")
     bench.subscribe("t")
     done: list[object] = []
     bench.engine.metadata.submit(lambda db: None).add_done_callback(done.append)

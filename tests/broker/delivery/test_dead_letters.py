@@ -27,7 +27,7 @@ def give_up(bench: Bench, one: Subscription, most: int = 1_000) -> None:
 def test_three_deliveries_then_the_dead_letter_topic(bench: Bench) -> None:
     one = bench.subscribe("t")
     row = Row(b"poison", key=b"k", headers=((b"trace", b"1"),))
-    bench.broker.append_batch("t", build([Row(b"fine"), row]))
+    bench.publish_batch("t", build([Row(b"fine"), row]))
     bench.settle()
     assert one.settled[0].floor == 0
     bench.take(one)

@@ -25,9 +25,9 @@ def test_sees_what_comes_after_and_nothing_before(bench: Bench) -> None:
 
 def test_begins_behind_what_is_published_and_not_yet_written(bench: Bench) -> None:
     bench.publish("t", b"old")
-    bench.broker.publish(ANYBODY, "t", [b"on its way"])
+    bench.publish_soon("t", b"on its way")
     one = bench.subscribe("t")
-    bench.broker.publish(ANYBODY, "t", [b"behind"])
+    bench.publish_soon("t", b"behind")
     bench.settle()
     assert bench.take(one) == {1: b"behind"}
 
@@ -37,7 +37,7 @@ def test_begins_where_it_was_when_the_write_before_it_fails(tmp_path: Path) -> N
     bench = Bench(str(tmp_path / "data"), files=files)
     bench.publish("t", b"old")
     files.fail("write", errno.ENOSPC, suffix=".log")
-    refused = bench.broker.publish(ANYBODY, "t", [b"refused"])
+    refused = bench.publish_soon("t", b"refused")
     one = bench.subscribe("t")
     bench.settle()
     assert refused.error is not None
@@ -60,7 +60,7 @@ def test_tags_rise_over_all_partitions_of_a_topic(bench: Bench) -> None:
     bench.engine.create_topic("t", 3)
     one = bench.subscribe("t")
     for number in range(9):
-        bench.publish("t", b"%d" % number, spread=number)
+        bench.publish("t", b"%d" % number, partition=number % 3)
     found = bench.take(one)
     assert list(found) == list(range(1, 10))
     assert sorted(found.values()) == numbered(range(9))
@@ -71,7 +71,7 @@ def test_a_partition_that_is_added_is_followed_from_its_beginning(bench: Bench) 
     one = bench.subscribe("t")
     bench.engine.change_topic("t", {}, 2)
     bench.settle()
-    bench.publish("t", b"there", spread=1)
+    bench.publish("t", b"there", partition=1)
     bench.advance(100)
     bench.settle()
     assert bench.take(one) == {1: b"there"}
@@ -98,10 +98,10 @@ def test_a_late_follower_catches_up_while_more_comes(tmp_path: Path) -> None:
     first = bench.subscribe("t")
     bench.settle()
     for number in range(20):
-        bench.broker.publish(ANYBODY, "t", [b"%d" % number])
+        bench.publish_soon("t", b"%d" % number)
     late = bench.subscribe("t")
     for number in range(20, 40):
-        bench.broker.publish(ANYBODY, "t", [b"%d" % number])
+        bench.publish_soon("t", b"%d" % number)
     bench.settle()
     assert list(bench.take(first).values()) == numbered(range(40))
     assert list(bench.take(late).values()) == numbered(range(20, 40))
@@ -115,12 +115,12 @@ def test_records_that_compaction_took_from_a_queued_run(tmp_path: Path) -> None:
     one = bench.subscribe("t")
     bench.settle()
     rows = [Row(b"%d" % number, key=key) for number, key in enumerate([b"a", b"b", b"b", b"c"])]
-    bench.broker.append_batch("t", build(rows))
+    bench.publish_batch("t", build(rows))
     bench.settle()
     bench.wait_for(lambda: one.queued_messages == 4)
     partition = bench.engine.catalogue.partition("t", 0)
     partition.roll(DOOMSDAY_US)
-    bench.broker.append_batch("t", build([Row(b"4", key=b"d")]))
+    bench.publish_batch("t", build([Row(b"4", key=b"d")]))
     bench.settle()
     bench.wait_for(lambda: one.queued_messages == 5)
     bench.engine.maintain()
@@ -136,7 +136,7 @@ def test_expired_records_are_settled_and_not_delivered(bench: Bench) -> None:
     one = bench.subscribe("t")
     past, future = bench.clock.now_us - 1, bench.clock.now_us + 10**9
     rows = [Row(b"old", expiry_us=past), Row(b"new", expiry_us=future), Row(b"o", expiry_us=past)]
-    bench.broker.append_batch("t", build(rows))
+    bench.publish_batch("t", build(rows))
     bench.settle()
     assert bench.take(one) == {1: b"new"}
     one.acknowledge(1, 2)
@@ -149,7 +149,7 @@ def test_a_disk_that_cannot_be_read_is_asked_again(tmp_path: Path) -> None:
     one = bench.subscribe("t")
     bench.settle()
     files.fail("read", errno.EIO, suffix=".log")
-    bench.broker.publish(ANYBODY, "t", [b"hi"])
+    bench.publish_soon("t", b"hi")
     bench.settle()
     bench.wait_for(lambda: files.calls["read"] > 0)
     bench.settle()
@@ -200,7 +200,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_followed_again(bench: Bench) 
 
 def test_a_topic_deleted_before_the_start_is_known(bench: Bench) -> None:
     bench.publish("t", b"a")
-    bench.broker.publish(ANYBODY, "t", [b"on its way"])
+    bench.publish_soon("t", b"on its way")
     one = bench.subscribe("t")
     bench.broker.delete_topic(ANYBODY, "t")
     bench.settle()

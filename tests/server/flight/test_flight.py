@@ -13,6 +13,7 @@ from kit.live_server import WAIT_S, LiveServer
 from pyarrow import flight
 
 from penstock.broker.errors import Code
+from penstock.broker.records import Records
 from penstock.client.errors import NotFound, Refused
 from penstock.client.flight import FlightClient, Producer, Written
 from penstock.log.batch.arrow import SCHEMA, SCHEMA_WITH_HEADERS
@@ -112,7 +113,7 @@ def test_many_small_batches_come_as_few(running: LiveServer, topic: str) -> None
         broker = running.server.broker
         who = broker.access.anonymous
         for number in range(500):
-            broker.append(who, topic, 0, [b"%d" % number] * 10)
+            broker.publish(who, topic, 0, Records([b"%d" % number] * 10))
 
     running.call(append)
     with connect_to(running) as client:

@@ -11,6 +11,7 @@ from kit.echo_server import make_certificate, run
 from kit.running_server import Running, running_server
 
 from penstock.broker.access.access import Principal
+from penstock.broker.records import Records
 from penstock.server.http.app import MAX_BODY_BYTES
 
 ADMIN = Principal("test", "admin")
@@ -25,7 +26,7 @@ def with_server(data: Path, test: Callable[[Running], Awaitable[None]], **settin
 
 
 async def append(running: Running, topic: str, *values: bytes, partition: int = 0) -> None:
-    await running.server.broker.append(ADMIN, topic, partition, list(values))
+    await running.server.broker.publish(ADMIN, topic, partition, Records(list(values)))
 
 
 def error_of(answer: Any) -> tuple[int, str]:

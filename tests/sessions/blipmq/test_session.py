@@ -13,10 +13,12 @@ from kit.faulty_files import FaultyFiles
 from sessions.kit import WAYS, Peer
 
 from penstock.broker.options import BrokerOptions
+from penstock.log.batch.format import Batch
+from penstock.log.engine import AppendToken
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
-from penstock.sessions.base import SessionLimits
 from penstock.sessions.blipmq.session import BlipMQSession
+from penstock.sessions.stream import SessionLimits
 from penstock.wire.blipmq import frames as wire
 from penstock.wire.blipmq.batch import encode_acks, encode_messages, encode_polls, pack_consecutive
 
@@ -228,6 +230,89 @@ def test_reading_stops_while_too_much_is_not_durable(bench: Bench) -> None:
     assert "pending" in peer.outlet.pauses and peer.session.busy()
     assert peer.answers() == b""
     assert "pending" not in peer.outlet.pauses and not peer.session.busy()
+
+
+def test_every_batch_counts_until_it_is_durable_itself(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the whole read with its first batch: the second topic of it may be much slower."""
+    peer = logged_in(bench, SessionLimits(pending_bytes=1_000))
+    tokens: dict[str, list[AppendToken]] = {"quick": [], "slow": []}
+
+    def append(topic: str, partition: int, batch: Batch) -> AppendToken:
+        tokens[topic].append(AppendToken(batch.count))
+        return tokens[topic][-1]
+
+    monkeypatch.setattr(bench.engine, "append", append)
+    for _ in range(2):
+        peer.send(
+            encode_messages(b"quick", 1, [b"x"], pack_consecutive(1, 1))
+            + encode_messages(b"slow", 1, [bytes(100)] * 5, pack_consecutive(1, 5))
+        )
+    assert "pending" in peer.outlet.pauses
+    for token in tokens["quick"]:
+        token.complete()
+    assert "pending" in peer.outlet.pauses
+    for token in tokens["slow"]:
+        token.complete()
+    assert "pending" not in peer.outlet.pauses and not peer.session.busy()
+
+
+def test_answers_that_wait_for_a_pong_count_as_pending_too(bench: Bench) -> None:
+    peer = logged_in(bench, SessionLimits(pending_bytes=10_000))
+    peer.send(wire.encode_publish(1, b"t", 1, b"x") + wire.encode_ping(2) * 1_000)
+    assert "pending" in peer.outlet.pauses
+    assert peer.answers() == wire.encode_pong(2) * 1_000
+    assert not peer.outlet.pauses
+
+
+# --- PING ----------------------------------------------------------------------------------------
+
+
+def test_a_ping_holds_back_answers_and_never_requests(bench: Bench) -> None:
+    peer, other = logged_in(bench), bench.subscribe("t")
+    for number in range(3):
+        publish = wire.encode_publish(10 * number, b"t", 1, b"%d" % number)
+        peer.send(publish + wire.encode_ping(10 * number + 1))
+        peer.send(wire.encode_subscribe(10 * number + 2, b"t", 1))
+    assert not peer.outlet.pauses, "nothing stops behind a PING that waits for the disk"
+    expected = [
+        wire.encode_pong(10 * number + 1) + wire.encode_ack(10 * number + 2, number + 2)
+        for number in range(3)
+    ]
+    assert bytes(peer.outlet.written) == b"", "in order, and the first PONG is not there yet"
+    assert peer.answers() == b"".join(expected)
+    assert list(bench.take(other).values()) == numbered(range(3))
+
+
+def test_refusals_keep_their_place_between_pongs(tmp_path: Path) -> None:
+    files = FaultyFiles(RealFiles())
+    bench = Bench(str(tmp_path / "data"), files=files)
+    bench.engine.create_topic("small", 1, TopicSettings(record_bytes=5))
+    peer = logged_in(bench)
+    peer.ask(wire.encode_publish(1, b"t", 1, b"x"))
+    files.fail("write", errno.ENOSPC, times=None, suffix=".log")
+    frames = [
+        wire.encode_publish(1, b"t", 1, b"late refusal"),
+        wire.encode_ping(2),
+        wire.encode_publish(3, b"small", 1, b"refused at once"),
+        wire.encode_publish(4, b"t", 1, b"late again"),
+        wire.encode_ping(5),
+        wire.encode_ping(6),
+    ]
+    disk = wire.durable_publish_failed("I/O error: No space left on device")
+    large = wire.Nack(400, "a record may have 5 bytes at most")
+    expected = [
+        wire.encode_nack(1, disk),
+        wire.encode_pong(2),
+        wire.encode_nack(3, large),
+        wire.encode_nack(4, disk),
+        wire.encode_pong(5),
+        wire.encode_pong(6),
+    ]
+    assert peer.ask(b"".join(frames)) == b"".join(expected)
+    assert not peer.session.busy() and not peer.outlet.pauses
+    bench.close()
 
 
 def test_while_draining_polls_and_acknowledgements_go_on(bench: Bench) -> None:

@@ -89,4 +89,4 @@ def test_what_is_not_durable_counts_until_it_is(bench: Bench) -> None:
     peer = connect(bench)
     for _ in range(3):
         assert len(frames(peer.ask(b"".join(singles("t", b"a", bytes(200), b"b"))))) == 3
-    assert not peer.session._pending.any  # type: ignore[attr-defined]  # what would stop reading one day
+    assert not peer.session.pending.any  # type: ignore[attr-defined]  # what would stop reading one day

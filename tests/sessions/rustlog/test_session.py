@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from broker.bench import Bench, numbered
+from broker.bench import ANYBODY, Bench, numbered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.faulty_files import FaultyFiles
 from sessions.kit import WAYS, Peer
 
 from penstock.log.storage.files import RealFiles
-from penstock.sessions.base import SessionLimits
 from penstock.sessions.rustlog.session import RustLogSession
+from penstock.sessions.stream import SessionLimits
 from penstock.wire.rustlog import binary as rustlog_binary
 from penstock.wire.rustlog import binary_reply as rustlog_binary_reply
 from penstock.wire.rustlog import frames as wire
@@ -30,7 +30,8 @@ FETCH = wire.Fetch("t", 0, 0, 1 << 20, None)
 
 
 def connect(bench: Bench, limits: SessionLimits | None = None, room: int | None = None) -> Peer:
-    return Peer(bench, partial(RustLogSession, bench.broker), limits, room)
+    make = partial(RustLogSession, bench.broker, principal=ANYBODY)
+    return Peer(bench, make, limits, room)
 
 
 def frames(data: bytes) -> list[bytes]:

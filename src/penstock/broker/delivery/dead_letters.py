@@ -10,21 +10,25 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.access.access import Principal
+from penstock.broker.delivery.collection import Delivery
 from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.errors import BrokerError, Code, from_exception
+from penstock.broker.records import Records
 from penstock.broker.topic_log import TopicLog
 from penstock.errors import PenstockError
-from penstock.log.batch.builder import BatchBuilder
-from penstock.log.batch.format import Batch, BatchError
+from penstock.log.batch.format import BatchError
 from penstock.log.batch.view import BatchView, Headers
 from penstock.log.engine import AppendToken
 from penstock.log.settings import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker, Delivery
+    from penstock.broker.broker import Broker
 
 DEAD_LETTER_SUFFIX = ".dlq"
+# Who writes dead letters: the broker, on behalf of nobody.
+ITSELF: Final = Principal("penstock", "admin")
 REASON = b"max deliveries reached"
 # A batch of dead letters is closed at this size; a single large message may pass it.
 BATCH_BYTES = 1024 * 1024
@@ -59,7 +63,7 @@ class DeadLetters:
             subscription.topic, runs, lambda delivery: self._write(subscription, delivery)
         )
 
-    def _write(self, subscription: Subscription, delivery: "Delivery") -> None:
+    def _write(self, subscription: Subscription, delivery: Delivery) -> None:
         for run, views in delivery:
             tokens: list[AppendToken] = []
             try:
@@ -74,8 +78,9 @@ class DeadLetters:
         """Hands all of them to the log that it can ever take; the others are counted."""
         try:
             self._ensure_topic(topic)
-            batch = _build(letters, self._broker.clock_us())
-            return [self._broker.append_batch(topic + DEAD_LETTER_SUFFIX, batch)]
+            values, keys, headers = map(list, zip(*letters, strict=True))
+            records = Records(values, keys, headers)
+            return [self._broker.publish(ITSELF, topic + DEAD_LETTER_SUFFIX, None, records)]
         except (PenstockError, BatchError) as error:
             refusal = from_exception(error)
             if refusal.code not in LASTING:
@@ -158,13 +163,6 @@ class DeadLetters:
     def _settled(self, subscription: Subscription, run: Run) -> None:
         subscription.buried(run)
         self._broker.backlog.changed(subscription)
-
-
-def _build(letters: list[Letter], now_us: int) -> Batch:
-    builder = BatchBuilder()
-    for value, key, headers in letters:
-        builder.add(value, now_us, key, headers)
-    return builder.build()
 
 
 def _say_refused(topic: str, count: int, reason: str) -> None:

@@ -11,6 +11,7 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
+from penstock.broker.records import Records
 from penstock.log.batch.format import FLAG_ZSTD, Batch
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
 from penstock.server.flight.link import (
@@ -160,7 +161,8 @@ class FlightCalls:
         batch = Batch(body, question.count, question.flags, now_us, now_us)
         if question.producer is not None:
             batch.from_producer(*question.producer)
-        token = self._broker.append_columns(question.who, question.topic, question.partition, batch)
+        records = Records([], batch=batch)
+        token = self._broker.publish(question.who, question.topic, question.partition, records)
         token.on_done(lambda done: give(_appended(done)))
 
     # --- groups ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """One TCP connection: reads into the shared buffer, finds the protocol, feeds its session, writes.
 
-The session sees an Outlet and no socket. Writes of one turn of the loop go out together. What the
+The session sees an Stream and no socket. Writes of one turn of the loop go out together. What the
 peer does not take stays here, within a budget; past it the server reads no more from that peer. Every
 close and refusal for a limit is counted by reason. What bytes mean is not decided here.
 """
@@ -16,7 +16,7 @@ from penstock.server.net.hub import Hub
 from penstock.server.net.outgoing import Outgoing
 from penstock.server.net.sniff import Verdict, sniff, sniff_tls
 from penstock.server.net.tls import TlsPipe
-from penstock.sessions.base import Session
+from penstock.sessions.stream import Session
 
 # Reasons to stop reading that belong to the connection; a session has others.
 PEER_READS_NOTHING: Final = "peer_reads_nothing"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.server.net.counters import SocketCounters
 from penstock.server.net.peer_log import PeerLog
-from penstock.sessions.base import Outlet, Session
+from penstock.sessions.stream import Session, Stream
 
 if TYPE_CHECKING:
     from penstock.server.net.connection import Connection
@@ -24,7 +24,7 @@ READ_BUFFER_BYTES: Final = 256 * 1024
 # Reading starts again when the total is this far below its limit, so that it does not flutter.
 RESUME_SHARE: Final = 0.75
 
-MakeSession = Callable[[Outlet], Session]
+MakeSession = Callable[[Stream], Session]
 
 
 @dataclass(frozen=True, slots=True)

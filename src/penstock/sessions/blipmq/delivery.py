@@ -6,8 +6,8 @@ settled here.
 
 from librt.strings import BytesWriter
 
-from penstock.broker.broker import Delivery
 from penstock.broker.counters import ProtocolCounters
+from penstock.broker.delivery.collection import Delivery
 from penstock.broker.delivery.subscription import Subscription
 from penstock.log.batch.view import BatchView
 from penstock.wire.blipmq import frames as wire
@@ -23,7 +23,7 @@ from penstock.wire.blipmq.split import PollRun
 class PollAnswers:
     """A run of polls being answered."""
 
-    __slots__ = ("_counters", "_ids", "answered", "left", "reading", "stepping", "subscription")
+    __slots__ = ("_counters", "_ids", "answered", "left", "reading", "subscription")
 
     def __init__(
         self, subscription: Subscription, run: PollRun, counters: ProtocolCounters
@@ -31,9 +31,8 @@ class PollAnswers:
         self.subscription = subscription
         self.left = run.count
         self.answered = 0
-        # The log is being asked, and who is told when it has answered.
+        # The log is being asked.
         self.reading = False
-        self.stepping = False
         self._ids = run.correlation_ids
         self._counters = counters
 

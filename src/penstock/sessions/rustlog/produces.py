@@ -8,20 +8,12 @@ from collections.abc import Callable
 
 from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken
+from penstock.sessions.base import Slot
 from penstock.sessions.rustlog.dialects import Dialect
 from penstock.wire.rustlog import frames as wire
 
 # A batch of this size costs little for each of its bytes already; larger ones only come later.
 MAX_RUN_BYTES = 1024 * 1024
-
-
-class Slot:
-    """The place of one answer in the order of answers."""
-
-    __slots__ = ("reply",)
-
-    def __init__(self) -> None:
-        self.reply: bytes | None = None
 
 
 Append = Callable[[str, int, list[bytes]], AppendToken]
@@ -42,22 +34,22 @@ class ProduceRun:
         self.parts: list[tuple[wire.Produce, Slot]] = []
         self.size = 0
 
-    def takes(self, dialect: Dialect, request: wire.Produce, size: int) -> bool:
+    def takes(self, dialect: Dialect, request: wire.Produce, slot: Slot) -> bool:
         return (
             self.topic == request.topic
             and self.partition == request.partition
             and self.dialect is dialect
             and bool(request.records)
-            and self.size + size <= MAX_RUN_BYTES
+            and self.size + slot.size <= MAX_RUN_BYTES
         )
 
-    def add(self, request: wire.Produce, slot: Slot, size: int) -> None:
+    def add(self, request: wire.Produce, slot: Slot) -> None:
         self.values += request.records
         self.parts.append((request, slot))
-        self.size += size
+        self.size += slot.size
 
-    def append(self, append: Append, done: Callable[[int, int], None]) -> None:
-        """Fills the slots; `done(size, failed)` is called when a part of the run is settled."""
+    def append(self, append: Append, done: Callable[[int], None]) -> None:
+        """Fills the slots; `done(failed)` is called when a part of the run is settled."""
         try:
             token = append(self.topic, self.partition, self.values)
         except PenstockError as error:
@@ -67,29 +59,28 @@ class ProduceRun:
         def written(result: AppendToken) -> None:
             if result.error is not None:
                 self._refuse(result.error)
-                done(self.size, len(self.parts))
+                done(len(self.parts))
                 return
             offset = result.base_offset
             for request, slot in self.parts:
                 count = len(request.records)
                 slot.reply = self.dialect.produced(offset, count)
                 offset += count
-            done(self.size, 0)
+            done(0)
 
         token.on_done(written)
 
     def _append_singly(
-        self, append: Append, done: Callable[[int, int], None], error: PenstockError
+        self, append: Append, done: Callable[[int], None], error: PenstockError
     ) -> None:
         """One request may be to blame, for a record that is too large: the others are not."""
         if len(self.parts) == 1:
             self._refuse(error)
-            done(self.size, 1)
+            done(1)
             return
-        for number, (request, slot) in enumerate(self.parts):
+        for request, slot in self.parts:
             alone = ProduceRun(self.dialect, self.topic, self.partition, self.next_offset)
-            # The sizes of the parts are not kept: the first one answers for all of them.
-            alone.add(request, slot, 0 if number else self.size)
+            alone.add(request, slot)
             alone.append(append, done)
 
     def _refuse(self, error: BaseException) -> None:

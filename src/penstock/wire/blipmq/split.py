@@ -58,6 +58,7 @@ class PublishRun:
         self.topic_name = topic_name
         self.qos: int = qos
         self.values: list[bytes] = []
+        self._value_bytes: i64 = 0
         self._ids = BytesWriter()
 
     @property
@@ -65,8 +66,14 @@ class PublishRun:
         """8 bytes for each value, big-endian: for a NACK, or the delivery tags at a client."""
         return self._ids.getvalue()
 
+    @property
+    def size(self) -> int:
+        """Bytes of the messages with their headers."""
+        return self._value_bytes + HEADER_BYTES * len(self.values)
+
     def add(self, value: bytes, correlation_id: i64) -> None:
         self.values.append(value)
+        self._value_bytes += len(value)
         write_i64_be(self._ids, correlation_id)
 
 

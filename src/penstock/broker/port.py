@@ -1,0 +1,80 @@
+"""All that a session sees of the broker. The broker has more parts; no session needs to know them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.broker.access.access import Principal
+from penstock.broker.access.rights import Operation
+from penstock.broker.counters import ProtocolCounters
+from penstock.broker.delivery.collection import Delivery
+from penstock.broker.delivery.subscription import Subscription
+from penstock.broker.records import Records
+from penstock.log.engine import AppendToken, Pending, ReadResult, ReadToken, TopicInfo
+
+
+class Port(Protocol):
+    """Called on the event loop, and calls back there. What is refused at once raises a PenstockError;
+    what each call means stands at the broker's method of the same name."""
+
+    @property
+    def stopping(self) -> bool: ...
+    @property
+    def counters(self) -> dict[str, ProtocolCounters]: ...
+    @property
+    def render_metrics(self) -> Callable[[], str]: ...
+
+    # who
+    def login(
+        self,
+        key: str,
+        done: Callable[[Principal | None], None],
+        wanted: Callable[[], bool],
+    ) -> None: ...
+    def still_valid(self, principal: Principal) -> bool: ...
+    def require(self, principal: Principal, operation: Operation, name: str) -> None: ...
+
+    # topics
+    def topic(self, topic: str) -> TopicInfo | None: ...
+    def topics(self, principal: Principal) -> list[TopicInfo]: ...
+    def ensure_topic(self, topic: str) -> TopicInfo: ...
+    def create_topic(self, principal: Principal, topic: str, partitions: int) -> TopicInfo: ...
+    def topic_durable(self, topic: str) -> Pending[int] | None: ...
+
+    # records
+    def publish(
+        self, principal: Principal, topic: str, partition: int | None, records: Records
+    ) -> AppendToken: ...
+    def read(
+        self, principal: Principal, topic: str, partition: int, offset: int, max_bytes: int
+    ) -> ReadToken[ReadResult]: ...
+    def offsets(self, topic: str, partition: int) -> tuple[int, int]: ...
+
+    # groups
+    def commit_offset(
+        self, principal: Principal, group: str, topic: str, partition: int, offset: int
+    ) -> Pending[object] | None: ...
+    def committed_offset(self, group: str, topic: str, partition: int) -> int | None: ...
+    def loose_offset(self, group: str, topic: str, partition: int) -> int | None: ...
+
+    # subscriptions: deliver, acknowledge; what follows from a delivery is the broker's business
+    def subscribe(
+        self, principal: Principal, topic: str, qos: int, user: object
+    ) -> Subscription: ...
+    def subscription(
+        self, principal: Principal, operation: Operation, subscription_id: int, user: object
+    ) -> Subscription | None: ...
+    def deliver(
+        self,
+        subscription: Subscription,
+        most: int,
+        max_bytes: int,
+        done: Callable[[Delivery], None],
+    ) -> int: ...
+    def acknowledge(
+        self, subscription: Subscription, first_tag: int, end_tag: int
+    ) -> list[tuple[int, int]]: ...
+    def leave(self, user: object) -> None: ...
+    def in_flight_to(self, user: object) -> bool: ...
+
+    # time
+    def later(self, delay_s: float, work: Callable[[], None]) -> None: ...

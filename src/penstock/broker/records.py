@@ -1,0 +1,89 @@
+"""What one publish brings, as the publish door takes it, and the turns of the partitions.
+
+Values only: nothing here knows who publishes, and nothing is written.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.broker.errors import RecordTooLarge
+from penstock.log.batch.builder import BatchBuilder
+from penstock.log.batch.format import FLAG_AT_MOST_ONCE, Batch, encode_values
+from penstock.log.batch.view import Headers
+
+# What a partition takes of keyless records before the next one has its turn: large enough that runs stay
+# whole batches, small enough that a few megabytes of one publisher are spread evenly.
+TURN_BYTES: Final = 64 * 1024
+
+
+class Records:
+    """Records of one publish, to one topic. Keys and headers stand beside the values, where there are
+    any; `batch` is there when the peer sent columns that are encoded and checked already."""
+
+    __slots__ = ("at_most_once", "batch", "headers", "keys", "values")
+
+    def __init__(
+        self,
+        values: list[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        *,
+        at_most_once: bool = False,
+        batch: Batch | None = None,
+    ) -> None:
+        self.values = values
+        self.keys = keys
+        self.headers = headers
+        self.at_most_once = at_most_once
+        self.batch = batch
+
+    def encoded(self, clock_us: Callable[[], int]) -> Batch:
+        """The batch for the log. Raises BatchError for what no batch can hold."""
+        if self.batch is not None:
+            return self.batch
+        if self.keys is None and self.headers is None:
+            batch = encode_values(self.values, clock_us())
+        else:
+            batch = self._built(clock_us())
+        if self.at_most_once:
+            batch.flags |= FLAG_AT_MOST_ONCE
+        return batch
+
+    def _built(self, now_us: int) -> Batch:
+        builder = BatchBuilder()
+        for number, value in enumerate(self.values):
+            key = None if self.keys is None else self.keys[number]
+            headers = None if self.headers is None else self.headers[number]
+            builder.add(value, now_us, key, headers)
+        return builder.build()
+
+    def check(self, batch: Batch, limit: int) -> None:
+        """Raises RecordTooLarge. A batch within the limit has no record over it: none is looked at."""
+        if batch.size() > limit and self.values and max(map(len, self.values)) > limit:
+            raise RecordTooLarge(limit)
+
+
+class Turns:
+    """Which partition of a topic takes records that name none: each in turn, in runs.
+
+    One row of turns for all publishers of a topic. Within a partition the records of a publisher stay in
+    their order.
+    """
+
+    def __init__(self) -> None:
+        # By topic: whose turn it is, and what it has taken.
+        self._turns: dict[str, tuple[int, int]] = {}
+
+    def take(self, topic: str, partitions: int, size: int) -> int:
+        """The partition for a batch of `size` bytes."""
+        if partitions == 1:
+            return 0
+        partition, taken = self._turns.get(topic, (0, 0))
+        if taken >= TURN_BYTES:
+            partition, taken = partition + 1, 0
+        partition %= partitions
+        self._turns[topic] = (partition, taken + size)
+        return partition
+
+    def forget(self, topic: str) -> None:
+        self._turns.pop(topic, None)
