@@ -33,7 +33,11 @@ def test_who_may_not_gets_no_topic_either(bench: Bench) -> None:
     with pytest.raises(BrokerError) as caught:
         bench.broker.subscribe(READER, "other", 1, "user")
     assert code_of(caught) is Code.NOT_AUTHORIZED
+    with pytest.raises(BrokerError) as caught:
+        bench.broker.subscribe(READER, "allowed too", 1, "user")
+    assert code_of(caught) is Code.UNKNOWN_TOPIC
     assert bench.engine.topics() == []
+    bench.engine.create_topic("allowed too")
     assert bench.broker.subscribe(READER, "allowed too", 1, "user").id == 1
 
 

@@ -44,7 +44,7 @@ def test_a_subscription_is_used_by_who_may_read_its_topic(
     bench: Bench, operation: Operation
 ) -> None:
     one = bench.subscribe("b.x")
-    use = bench.broker.use_subscription
+    use = bench.broker.subscription
     for stranger in (WRITER, ADMIN_OF_A, Principal("of a", "reader", ("a.*",))):
         assert use(stranger, operation, one.id, "stranger") is None
     assert use(READER, operation, one.id, "other") is one
