@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from kit.limits import HANG_S
 from penstock.cli import main as cli
 from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine
+from penstock.log.metadata.store import MetadataStore
+from penstock.log.records import Put
 from penstock.log.storage.lock import LOCK_FILE_NAME
 
 
@@ -137,3 +142,91 @@ def test_a_wrong_directory_is_exit_code_2(
     assert captured.err == (
         f"penstock: {path} is no data directory and no partition of one; name one of these\n"
     )
+
+
+def garbage(path: Path) -> str:
+    path.write_bytes(b"garbage" * 1000)
+    return "file is not a database"
+
+
+def missing(path: Path) -> str:
+    path.unlink()
+    return "missing"
+
+
+def flipped(path: Path) -> str:
+    content = bytearray(path.read_bytes())
+    at = content.index(b'{"id":1,"directory":"orders"')
+    start = at - at % 4096  # the page that holds the topic
+    content[start : start + 64] = b"\xa5" * 64
+    path.write_bytes(content)
+    return ""
+
+
+def odd_record(path: Path) -> str:
+    with closing(MetadataStore(str(path))) as store:
+        store.change((Put("topics", "odd", b'{"id": "seven"}'),)).result(HANG_S)
+    return "record 'odd' of topics: "
+
+
+@pytest.mark.parametrize("damage", [garbage, missing, flipped, odd_record])
+def test_metadata_that_cannot_be_used_is_told(
+    data: Path, damage: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = damage(data / "metadata.db")
+    before = snapshot(data)
+    assert cli.main(["log", "verify", str(data)]) == 1
+    first, summary = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{data}/metadata.db: {reason}")
+    assert summary.endswith(": 1 damaged place")
+    assert cli.main(["log", "verify", str(data), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["clean"] is False and reason in answer["metadata"]
+    assert snapshot(data) == before
+
+
+def test_metadata_that_a_crash_left_is_fine(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last changes are in the write-ahead log, and stay there."""
+    with closing(MetadataStore(str(data / "metadata.db"))) as store:
+        store.change((Put("counters", "a", b"1"),)).result(HANG_S)
+        crashed = Path(shutil.copytree(data, tmp_path / "crashed"))
+    assert (crashed / "metadata.db-wal").stat().st_size
+    before = snapshot(crashed)
+    assert cli.main(["log", "verify", str(crashed)]) == 0
+    assert capsys.readouterr().out.endswith(": clean\n")
+    assert snapshot(crashed) == before
+
+
+def test_lost_metadata_is_made_anew(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["log", "rebuild-metadata", str(data)]) == 2
+    assert "move it away first" in capsys.readouterr().err
+    (data / "metadata.db").unlink()
+    (data / "topics" / "older" / "1").mkdir(parents=True)
+    assert cli.main(["log", "rebuild-metadata", f"{data}/"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "2 topics taken back; keys and committed offsets are not: make a key before you start",
+        "topic older: 2 partitions; its settings are not known: it has the defaults",
+        "topic orders: 1 partition",
+    ]
+    assert cli.main(["log", "verify", str(data)]) == 0
+    with closing(EmbeddedEngine(str(data))) as engine:
+        assert engine.offsets("orders", 0) == (0, 4)
+
+
+def test_what_is_no_data_directory_gets_no_metadata(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["log", "rebuild-metadata", str(tmp_path)]) == 2
+    assert "it has no directory of topics" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_for_topics_without_metadata_is_refused(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "metadata.db").unlink()
+    assert cli.main(["key", "create", "ann", "--data", str(data)]) == 1
+    assert "penstock log rebuild-metadata" in capsys.readouterr().err
+    assert not (data / "metadata.db").exists()

@@ -260,14 +260,16 @@ def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
     import os
 
     from penstock.broker.access.access import Access, Principal
-    from penstock.log.embedded import METADATA_FILE
+    from penstock.log.metadata.rebuild import check_metadata_is_there
     from penstock.log.metadata.store import MetadataStore
     from penstock.log.storage.files import RealFiles
     from penstock.log.storage.lock import DataDirectoryInUse, DataDirectoryLock
+    from penstock.log.storage.names import METADATA_FILE
 
     path = os.path.join(directory, METADATA_FILE)
     if create:
         RealFiles().make_directory(directory)
+        check_metadata_is_there(RealFiles(), directory)
     elif not os.path.exists(path):
         raise NoData(directory)
     try:

@@ -1,31 +1,39 @@
-"""`penstock log`: looks at the log on disk. Never changes it."""
+"""`penstock log`: looks at the log on disk, and makes lost metadata anew. No server may run on it."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.log.partitions.verify import Report
     from penstock.log.storage.scan import Damage
 
 
+class NoTopics(PenstockError):
+    exit_code = 2
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} is no data directory: it has no directory of topics"
+
+
 def register(app: typer.Typer) -> None:
     log = typer.Typer(help="Look at the log on disk.", no_args_is_help=True)
-    # A callback keeps `penstock log verify` a subcommand while it is the only one.
-    log.callback()(_root)
     log.command("verify")(verify_log)
+    log.command("rebuild-metadata")(rebuild_metadata)
     app.add_typer(log, name="log")
-
-
-def _root() -> None:
-    """Look at the log on disk."""
 
 
 def verify_log(
     directory: Annotated[str, typer.Argument(help="A data directory, or one partition of it.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check every batch and every index; exit with 1 when anything is damaged.
+    """Check every batch, every index and the metadata; exit with 1 when anything is damaged.
 
     Reads everything and changes nothing. The server must not run on the directory. A torn tail is what
     a crash leaves: the next start cuts it, and it holds nothing that was ever acknowledged.
@@ -41,15 +49,51 @@ def verify_log(
     with locked_for_reading(data_directory_of(files, path)):
         report = verify(files, path)
     if as_json:
-        content = {"directory": path, "clean": not report.damages}
+        content = {"directory": path, "clean": report.clean}
         typer.echo(msgspec.json.encode({**content, **msgspec.to_builtins(report)}).decode())
     else:
-        _print(report)
-    if report.damages:
+        _print(path, report)
+    if not report.clean:
         raise typer.Exit(1)
 
 
-def _print(report: "Report") -> None:
+def rebuild_metadata(
+    directory: Annotated[str, typer.Argument(help="A data directory without metadata.db.")],
+) -> None:
+    """Make a lost metadata.db anew from the directories of the topics.
+
+    Topics come back with their records, and with their settings where the file topic.json tells them.
+    API keys, committed offsets, unacknowledged messages of BlipMQ subscribers and open transactions do
+    not. The key dev-key stays off: make a key with `penstock key create` before the next start.
+    """
+    import time
+
+    from penstock.log.metadata.rebuild import rebuild
+    from penstock.log.storage.files import RealFiles
+    from penstock.log.storage.lock import DataDirectoryLock
+    from penstock.log.storage.names import TOPICS_DIRECTORY
+
+    files = RealFiles()
+    path = directory.rstrip("/") or "/"
+    if not files.exists(f"{path}/{TOPICS_DIRECTORY}"):
+        raise NoTopics(path)
+    with DataDirectoryLock(path):
+        topics, left = rebuild(files, path, time.time_ns() // 1000)
+    for topic in topics:
+        known = "" if topic.described else "; its settings are not known: it has the defaults"
+        partitions = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
+        typer.echo(f"topic {topic.name}: {partitions}{known}")
+    for one in left:
+        typer.echo(f"{path}/{TOPICS_DIRECTORY}/{one.directory}: left alone: {one.reason}")
+    count = f"{len(topics)} topic{'' if len(topics) == 1 else 's'}"
+    typer.echo(
+        f"{count} taken back; keys and committed offsets are not: make a key before you start"
+    )
+
+
+def _print(path: str, report: "Report") -> None:
+    if report.metadata is not None:
+        typer.echo(f"{path}/metadata.db: {report.metadata}")
     for damage in report.damages:
         typer.echo(_line(damage))
     for torn in report.torn:
@@ -58,7 +102,7 @@ def _print(report: "Report") -> None:
             f"{torn.path}: byte {torn.position}: torn tail of {size} bytes,"
             f" cut at the next start: {torn.reason}"
         )
-    count = len(report.damages)
+    count = len(report.damages) + (report.metadata is not None)
     verdict = f"{count} damaged {'place' if count == 1 else 'places'}" if count else "clean"
     typer.echo(
         f"{report.partitions} partitions, {report.segments} segments, {report.batches} batches,"

@@ -19,7 +19,9 @@ from penstock.log.engine import PartitionInfo, ReadToken, Sizes, TopicInfo
 from penstock.log.errors import NO_SPACE, AppendFailed, LogError
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
+from penstock.log.metadata.rebuild import check_metadata_is_there
 from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata.transaction_rows import TransactionTable
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
@@ -35,12 +37,12 @@ from penstock.log.storage.cache import DEFAULT_CACHE_BYTES, BatchCache
 from penstock.log.storage.files import FileSystem, RealFiles
 from penstock.log.storage.handles import DEFAULT_OPEN_FILES, HandlePool
 from penstock.log.storage.lock import DataDirectoryLock
+from penstock.log.storage.names import METADATA_FILE
 from penstock.log.storage.reader import ReadResult
 from penstock.log.storage.reserve import Reserve
 from penstock.log.transactions.staging import Staging
 from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactions
 
-METADATA_FILE = "metadata.db"
 # Reads that miss the cache wait for the disk: two can wait at the same time without a queue.
 READER_THREADS = 2
 # Retention and compaction need not be prompt: segments are large and rarely become due.
@@ -99,6 +101,7 @@ class EmbeddedEngine:
 
     def _open(self, opened: ExitStack) -> None:
         """`opened` closes what was opened so far, when the rest fails."""
+        check_metadata_is_there(self.files, self.directory)
         self.cache = BatchCache(self.options.cache_bytes)
         self.pool = HandlePool(self.files, self.options.open_files)
         opened.callback(self.pool.close)
@@ -122,7 +125,7 @@ class EmbeddedEngine:
         opened.callback(self.commit.close)
         self.transactions = Transactions(
             Staging(self.directory, self.files),
-            self.metadata,
+            TransactionTable(self.metadata),
             self.catalogue,
             self.commit,
             self.reserve,
@@ -238,6 +241,8 @@ class EmbeddedEngine:
         if self._lost:
             raise AppendFailed(target.directory, "the data directory was removed")
         token = target.append(batch)
+        if found.described is not found.info:
+            self.catalogue.note_records(found)
         self.commit.submit(target)
         if found.creation is None:
             return token
@@ -369,6 +374,7 @@ class EmbeddedEngine:
                     self._with_space(partition)
                 except (LogError, BatchError, OSError) as error:
                     logger.warning("maintenance of %s: %s", partition.directory, error)
+        self.catalogue.describe()
         if self.reserve.spent:
             self.reserve.fill()
 
@@ -403,6 +409,7 @@ class EmbeddedEngine:
                 deliver(partition.close())
         if self._sync_pool is not None:
             self._sync_pool.shutdown()
+        self.catalogue.describe(look=False)
         self.catalogue.wait_for_removals()
         self.metadata.close()
         self.pool.close()

@@ -2,6 +2,7 @@
 
 MetadataError
   MetadataTooNew          written by a newer Penstock
+  MetadataMissing         topics are there, and no metadata
   MetadataDamaged         not a database, damaged, or another program's
   MetadataUnavailable     cannot be opened or read: rights, missing directory, lock, I/O error
   MetadataWriteFailed     the group of this change could not be committed
@@ -36,6 +37,21 @@ class MetadataTooNew(MetadataError):
         )
 
 
+class MetadataMissing(MetadataError):
+    """Starting without it would make an empty server out of a full one, open to everybody."""
+
+    def __init__(self, path: str, topics: int, directory: str) -> None:
+        super().__init__(path)
+        self.topics = topics
+        self.directory = directory
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is missing beside {self.topics} topic directories; put it back from a backup, "
+            f"or take the topics back with: penstock log rebuild-metadata {self.directory}"
+        )
+
+
 class MetadataDamaged(MetadataError):
     """The file is no database of ours, or its content is damaged."""
 
@@ -44,7 +60,10 @@ class MetadataDamaged(MetadataError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.path}: damaged metadata ({self.reason}); restore it from a backup"
+        return (
+            f"{self.path}: damaged metadata ({self.reason}); restore it from a backup, or move it away "
+            "and take the topics back with penstock log rebuild-metadata"
+        )
 
 
 class MetadataUnavailable(MetadataError):

@@ -109,7 +109,7 @@ def test_a_group_is_there_as_a_whole_or_not_at_all(
 ) -> None:
     """The process dies with the files written, and the metadata not."""
     send(engine, 0, "a")
-    monkeypatch.setattr("penstock.log.transactions.staging.stage_row", _refuse)
+    monkeypatch.setattr("penstock.log.metadata.transaction_rows.stage_row", _refuse)
     with pytest.raises(RuntimeError):
         send(engine, 1, "longer", "c")
     monkeypatch.undo()

@@ -13,9 +13,10 @@ from kit.torn_content import PURE_MODES
 from penstock.log.batch.format import Batch
 from penstock.log.batch.view import view_appended
 from penstock.log.errors import CorruptLog, TransactionNotOpen
+from penstock.log.metadata import transaction_rows as kept
 from penstock.log.metadata.store import MetadataStore
-from penstock.log.transactions import staging as kept
-from penstock.log.transactions.staging import StagedBatch, Staging
+from penstock.log.metadata.transaction_rows import StagedBatch
+from penstock.log.transactions.staging import Staging
 
 TASK = 7 << 32 | 3
 

@@ -29,8 +29,8 @@ from penstock.log.errors import (
     LogError,
     UnknownTopic,
 )
+from penstock.log.metadata import transaction_rows as kept
 from penstock.log.metadata_errors import MetadataRefused, MetadataWriteFailed
-from penstock.log.transactions import staging as kept
 
 # --- disks that fail -------------------------------------------------------------------------------
 

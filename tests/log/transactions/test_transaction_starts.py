@@ -30,8 +30,8 @@ from penstock.log.errors import (
     TopicReplaced,
     TransactionNotOpen,
 )
+from penstock.log.metadata import transaction_rows as kept
 from penstock.log.transactions import retries
-from penstock.log.transactions import staging as kept
 
 
 def full(files: FaultyFiles, suffix: str = ".log") -> None:

@@ -349,7 +349,7 @@ class Access:
     @property
     def has_stored_keys(self) -> bool:
         """Whether a key was ever stored here, also if it is revoked by now."""
-        return self._table is not None and bool(self._table.rows())
+        return self._table is not None and self._table.was_used()
 
     def create_key(self, name: str, role: str, topics: Sequence[str] = ALL_TOPICS) -> str:
         """Make a key, durable on return. The secret is returned here and can never be read again.

@@ -64,6 +64,10 @@ class KeyTable:
         """All keys, the revoked ones too, by name."""
         return [_stored(one.name, one.value) for one in self._kept()]
 
+    def was_used(self) -> bool:
+        """Whether a key was ever stored, also if its record is gone."""
+        return self._counters.get(LAST_KEY_ID) is not None
+
     def _kept(self) -> list[Kept[KeyRecord]]:
         found = []
         for record in self._metadata.list(KEYS):

@@ -19,6 +19,7 @@ from penstock.log.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from penstock.log.metadata.descriptions import Description, write_description
 from penstock.log.metadata.kinds import (
     COUNTERS,
     DELETIONS,
@@ -33,12 +34,14 @@ from penstock.log.pending import Pending, Promise
 from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, prefix_of
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import FileSystem
-from penstock.log.storage.names import check_topic_name, directory_name
+from penstock.log.storage.names import TOPICS_DIRECTORY, check_topic_name, directory_name
 
-TOPICS_DIRECTORY = "topics"
 # Partitions of one topic: each costs memory and, once written, files. Ten thousand is what one
 # machine serves with 1,024 descriptors.
 MAX_PARTITIONS = 10_000
+
+# Descriptions of idle topics that one round of maintenance looks at: about 30 ms of a thread.
+DESCRIBED_AT_ONCE = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ class Topic:
     # The newest change of its settings: the next one waits for it, so that both count.
     changing: Pending[object] | None = field(default=None)
     removal: Pending[int] | None = field(default=None)
+    # What the description beside its records says; None when nobody looked yet.
+    described: TopicInfo | None = field(default=None)
 
     def record(self) -> TopicRecord:
         info = self.info
@@ -83,6 +88,10 @@ class Catalogue:
         self._topics: dict[str, Topic] = {}
         self.partition_count = 0  # of all topics together
         self._directories: set[str] = set()
+        # Topics with records whose descriptions may be missing or old, and those of the start that
+        # are still to be looked at; None before the first look.
+        self._undescribed: set[Topic] = set()
+        self._unseen: list[Topic] | None = None
         self._removals: list[threading.Thread] = []
         self._removing = threading.Lock()
         self._files.make_directory(self._root)
@@ -240,6 +249,8 @@ class Catalogue:
             partition.settings = record.settings
         self.partition_count += record.partitions - topic.info.partitions
         topic.info = replace(topic.info, partitions=record.partitions, settings=record.settings)
+        if topic.described is not None:
+            self._undescribed.add(topic)
         outcome.complete((record.partitions, record.settings), None)
 
     def remove(self, name: str, removed: Callable[[Topic], None]) -> Pending[int]:
@@ -271,6 +282,41 @@ class Catalogue:
     def _forget(self, topic: Topic) -> None:
         del self._topics[topic.info.name]
         self.partition_count -= topic.info.partitions
+
+    def note_records(self, topic: Topic) -> None:
+        """The topic has records: from now on it has a directory, where its description belongs."""
+        if topic.described is not topic.info:
+            self._undescribed.add(topic)
+
+    def describe(self, *, look: bool = True) -> None:
+        """Writes the descriptions that are missing or old. Waits for the disk.
+
+        With `look` also those of topics that nobody has used since start, some in each round.
+        """
+        if look and self._unseen is None:
+            there = set(self._files.list(self._root))
+            self._unseen = [topic for topic in self if topic.directory in there]
+        if look and self._unseen:
+            self._undescribed.update(self._unseen[-DESCRIBED_AT_ONCE:])
+            del self._unseen[-DESCRIBED_AT_ONCE:]
+        failed = []
+        while self._undescribed:
+            topic = self._undescribed.pop()
+            if not self._describe(topic):
+                failed.append(topic)
+        self._undescribed.update(failed)
+
+    def _describe(self, topic: Topic) -> bool:
+        info = topic.info
+        path = f"{self._root}/{topic.directory}"
+        try:
+            if self._topics.get(info.name) is topic and self._files.exists(path):
+                write_description(self._files, path, Description.of(info.name, topic.record()))
+                topic.described = info
+        except OSError as error:
+            logger.warning("the description of topic %r is not written: %s", info.name, error)
+            return False
+        return True
 
     def remove_files(self, directory: str) -> None:
         """Gives the space back in the background and then forgets the deletion."""

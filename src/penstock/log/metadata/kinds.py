@@ -17,6 +17,7 @@ COUNTERS: Final = "counters"
 
 # Records of COUNTERS: the last id that was given. An id is never used again.
 LAST_TOPIC_ID: Final = "topic"
+LAST_KEY_ID: Final = "key"
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
@@ -42,3 +43,11 @@ class OffsetRecord(msgspec.Struct, frozen=True, array_like=True):
 
     offset: int
     updated_us: int
+
+
+KINDS: Final[dict[str, type]] = {
+    TOPICS: TopicRecord,
+    DELETIONS: DeletionRecord,
+    OFFSETS: OffsetRecord,
+    COUNTERS: int,
+}

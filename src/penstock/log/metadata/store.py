@@ -5,13 +5,20 @@ told after the commit, in the order of the versions. Keeps no records in memory.
 """
 
 import logging
+import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from penstock.log.errors import RecordConflict
+from penstock.log.metadata.kinds import KINDS
 from penstock.log.metadata.sql import Change, SqlStore
+from penstock.log.metadata_errors import MetadataDamaged, MetadataTooNew
 from penstock.log.records import (
     ABSENT,
     ANY,
@@ -136,3 +143,33 @@ def _check(db: sqlite3.Connection, edit: Put | Delete | Require) -> None:
     if isinstance(edit, Require) and edit.otherwise is not None:
         raise edit.otherwise
     raise RecordConflict(edit.space, edit.name, edit.expected, found)
+
+
+def check_metadata(path: str) -> str | None:
+    """What is wrong with the metadata of a directory that nobody uses; None when it can be used.
+
+    Looks at a copy: opening a database writes to it, or beside it. Checks every page and every record of
+    the engine's own.
+    """
+    if not os.path.exists(path) or os.path.getsize(path) == 0:
+        return "missing"
+    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as place:
+        copy = os.path.join(place, os.path.basename(path))
+        for suffix in ("", "-wal"):
+            if os.path.exists(path + suffix):
+                shutil.copyfile(path + suffix, copy + suffix)
+        try:
+            store = MetadataStore(copy)
+        except MetadataDamaged as error:
+            return error.reason
+        except MetadataTooNew as error:
+            return f"written by a newer Penstock (metadata version {error.found})"
+        try:
+            for space, kind in KINDS.items():
+                for record in store.list(space):
+                    msgspec.json.decode(record.value, type=kind)
+        except msgspec.DecodeError as error:
+            return f"record {record.name!r} of {space}: {error}"
+        finally:
+            store.close()
+    return None

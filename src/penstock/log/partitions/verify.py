@@ -1,7 +1,8 @@
 """Looks through a data directory, or one partition of it, and reports every damaged place.
 
-Checks every batch (checksum, columns, offsets), every index against its segment, and the small files
-beside them. Changes nothing and repairs nothing: recovery.py does what can be done at the next start.
+Checks every batch (checksum, columns, offsets), every index against its segment, the small files beside
+them, and the metadata. Changes nothing and repairs nothing: recovery.py does what can be done at the
+next start.
 """
 
 import struct
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field
 from penstock.errors import PenstockError
 from penstock.log.batch.format import HEADER_SIZE, BatchError, BatchHeader
 from penstock.log.batch.view import view_body
-from penstock.log.embedded import METADATA_FILE
-from penstock.log.metadata.catalogue import TOPICS_DIRECTORY
+from penstock.log.metadata.store import check_metadata
 from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
 from penstock.log.partitions.recovery import CHECKPOINT_FILE, START_FILE, read_number
 from penstock.log.storage.files import File, FileSystem
 from penstock.log.storage.index import IndexDamaged, SparseIndex
+from penstock.log.storage.names import METADATA_FILE, TOPICS_DIRECTORY
 from penstock.log.storage.scan import Damage, scan
 from penstock.log.storage.segment import (
     INDEX_SUFFIX,
@@ -42,7 +43,8 @@ class NoLogDirectory(PenstockError):
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, what is damaged, and torn tails, which the next start cuts."""
+    """What was looked at, what is damaged, and torn tails, which the next start cuts. `metadata`: what is
+    wrong with it; None when it is fine, or when only a partition was looked at."""
 
     partitions: int = 0
     segments: int = 0
@@ -51,6 +53,11 @@ class Report:
     size_bytes: int = 0
     damages: list[Damage] = field(default_factory=list)
     torn: list[Damage] = field(default_factory=list)
+    metadata: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        return not self.damages and self.metadata is None
 
 
 @dataclass(slots=True)
@@ -74,8 +81,11 @@ def verify(files: FileSystem, directory: str) -> Report:
     for path in partition_directories(files, directory):
         found = True
         _Partition(files, path, report).check()
-    if not found and not files.exists(f"{directory}/{METADATA_FILE}"):
+    metadata = f"{directory}/{METADATA_FILE}"
+    if not found and not files.exists(metadata):
         raise NoLogDirectory(directory)
+    if not _is_partition(files, directory):
+        report.metadata = check_metadata(metadata)
     return report
 
 

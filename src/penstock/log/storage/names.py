@@ -1,16 +1,21 @@
-"""Topic names: which are allowed, and the directory that stands for each on disk.
+"""Names on disk. Topic names: which are allowed, and the directory that stands for each.
 
-Any allowed name is safe on disk, also where the file system ignores case. The directory name is
-not meant to be turned back: the metadata keeps the real name.
+Any allowed name is safe on disk, also where the file system ignores case. The metadata keeps the real name,
+and so does a small file in the directory. Where both are lost, a short name can be turned back.
 """
 
 import hashlib
 import re
+from urllib.parse import unquote_to_bytes
 
 from penstock.log.errors import InvalidGroupName, InvalidTopicName
 
 # The bound that Kafka uses, so that topics can move between the two engines.
 MAX_TOPIC_NAME_BYTES = 249
+
+# In a data directory.
+TOPICS_DIRECTORY = "topics"
+METADATA_FILE = "metadata.db"
 
 # File systems stop at 255 bytes per name; the rest is room for suffixes such as ".deleted-<id>".
 MAX_DIRECTORY_NAME_CHARS = 200
@@ -70,3 +75,12 @@ def directory_name(name: str) -> str:
 
 def _escape(byte: int) -> str:
     return chr(byte) if byte in _PLAIN_BYTES else f"%{byte:02x}"
+
+
+def topic_name_of(directory: str) -> str | None:
+    """The name whose directory this is; None where it was cut, or is none of ours."""
+    try:
+        name = unquote_to_bytes(directory).decode()
+        return name if directory_name(name) == directory else None
+    except (UnicodeDecodeError, InvalidTopicName):
+        return None

@@ -31,7 +31,7 @@ from penstock.log.errors import (
     UnknownTopic,
 )
 from penstock.log.metadata.catalogue import Catalogue
-from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata.transaction_rows import StagedBatch, TransactionTable
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.partitions.outcome import Outcome, deliver
@@ -41,9 +41,8 @@ from penstock.log.partitions.tokens import AppendToken
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.scan import scan
 from penstock.log.storage.segment import Segment
-from penstock.log.transactions import staging as kept
 from penstock.log.transactions.retries import Retries
-from penstock.log.transactions.staging import GIVE_UP_FILE, StagedBatch, Staging
+from penstock.log.transactions.staging import GIVE_UP_FILE, Staging
 
 # Unwritten appends of one commit: a few flushes of a partition (GROUP_BYTES), so that the disk is never
 # idle, and far below what a partition may queue, so that others are not refused.
@@ -78,7 +77,7 @@ class Applier:
     def __init__(
         self,
         staging: Staging,
-        metadata: MetadataStore,
+        rows: TransactionTable,
         catalogue: Catalogue,
         commit: GroupCommit,
         clock_us: Callable[[], int],
@@ -86,7 +85,7 @@ class Applier:
         dispose: Callable[[int], None],
     ) -> None:
         self._staging = staging
-        self._metadata = metadata
+        self._rows = rows
         self._catalogue = catalogue
         self._commit = commit
         self._clock_us = clock_us
@@ -107,7 +106,7 @@ class Applier:
         of sight from the beginning, and tried again later. Raises when a part cannot be hidden."""
         failed = []
         self._inline = True
-        decided = kept.in_state(self._metadata, "committing")
+        decided = self._rows.in_state("committing")
         for transaction_id in decided:
             self._hide(transaction_id)
         for transaction_id in decided:
@@ -117,7 +116,7 @@ class Applier:
                 failed.append(transaction_id)  # logged
         self._inline = False
         for transaction_id in failed:
-            if kept.state_of(self._metadata, transaction_id) == "committing":
+            if self._rows.state_of(transaction_id) == "committing":
                 self.retries.add(transaction_id)
 
     def close(self) -> None:
@@ -135,7 +134,7 @@ class Applier:
         False when somebody else had to give it up. `checked`: what was staged has just been read.
         """
         with self._applying:
-            state = kept.state_of(self._metadata, transaction_id)
+            state = self._rows.state_of(transaction_id)
             if state != "committing":
                 return state == "committed"
             held = self._held.setdefault(transaction_id, set())
@@ -147,9 +146,7 @@ class Applier:
                 self._append(transaction_id, steps, held)
                 self._flush(held)
                 now_us = self._clock_us()
-                self._metadata.submit(
-                    lambda db: kept.finish_row(db, transaction_id, now_us)
-                ).result()
+                self._rows.finish(transaction_id, now_us)
             except Exception as error:
                 self._failed(transaction_id, error, held)
                 raise
@@ -205,7 +202,7 @@ class Applier:
         numbers: dict[tuple[str, int], int] = {}
         stored: dict[Partition, int] = {}
         steps = []
-        for entry in kept.staged_by(self._metadata, transaction_id):
+        for entry in self._rows.staged_by(transaction_id):
             key = entry.topic, entry.partition
             sequence = numbers.get(key, 0)
             numbers[key] = sequence + 1
@@ -240,12 +237,12 @@ class Applier:
         if not held:
             # Nothing was appended, by this process or an earlier one, and nobody was told that it is
             # committed. Whoever asks again hears that it is unknown, and writes it again.
-            self._metadata.submit(lambda db: kept.undecide_row(db, transaction_id)).result()
+            self._rows.undecide(transaction_id)
             raise error.after_rollback()
         if not self._staging.given_up(transaction_id):
             raise error
         lost = [entry for entry, _ in damaged]
-        self._metadata.submit(lambda db: kept.drop_rows(db, transaction_id, lost)).result()
+        self._rows.drop(transaction_id, lost)
         logger.error(
             "transaction %d: %d batches are left out for %s, the first one: %s",
             transaction_id,
@@ -261,7 +258,7 @@ class Applier:
         """An earlier process may have stored a part: it is not seen, as it was not seen then."""
         producer_id = TRANSACTION_BIT | transaction_id
         held = self._held.setdefault(transaction_id, set())
-        for entry in kept.staged_by(self._metadata, transaction_id):
+        for entry in self._rows.staged_by(transaction_id):
             target = self._target(entry)
             if target is None or target in held or target.last_sequence(producer_id) is None:
                 continue
@@ -289,6 +286,9 @@ class Applier:
             if target not in held:
                 target.hold(transaction_id, self._over.pop(target, ()))
                 held.add(target)
+                topic = self._catalogue.find(step.entry.topic)
+                if topic is not None:
+                    self._catalogue.note_records(topic)
             if step.sequence and target in firsts:
                 # Behind a first one that is refused no other is taken: nothing is sent in vain.
                 self._wait(firsts.pop(target))

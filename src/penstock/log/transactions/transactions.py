@@ -29,14 +29,17 @@ from penstock.log.errors import (
     TransactionNotOpen,
 )
 from penstock.log.metadata.catalogue import Catalogue
-from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata.committed_names import FOLDED_AFTER_US
+from penstock.log.metadata.transaction_rows import (
+    StagedBatch,
+    TransactionTable,
+    number_of,
+)
 from penstock.log.metadata_errors import MetadataError, MetadataWriteFailed
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.storage.reserve import Reserve
-from penstock.log.transactions import committed_names
-from penstock.log.transactions import staging as kept
 from penstock.log.transactions.applying import Applier, Post, check_topic
-from penstock.log.transactions.staging import StagedBatch, Staging
+from penstock.log.transactions.staging import Staging
 
 # A committed name is remembered this long: far longer than any client repeats a commit, and than a stream
 # that crashed is left alone.
@@ -51,7 +54,7 @@ class Transactions:
     def __init__(
         self,
         staging: Staging,
-        metadata: MetadataStore,
+        rows: TransactionTable,
         catalogue: Catalogue,
         commit: GroupCommit,
         reserve: Reserve,
@@ -61,7 +64,7 @@ class Transactions:
     ) -> None:
         self._memory_us = memory_us
         self._staging = staging
-        self._metadata = metadata
+        self._rows = rows
         self._catalogue = catalogue
         self._reserve = reserve
         self._clock_us = clock_us
@@ -69,7 +72,7 @@ class Transactions:
         # Where the next group of a task goes: its sequence and its place in the file.
         self._tasks: dict[tuple[int, int], tuple[int, int]] = {}
         self._applier = Applier(
-            staging, metadata, catalogue, commit, clock_us, post, self._drop_staging
+            staging, rows, catalogue, commit, clock_us, post, self._drop_staging
         )
 
     @property
@@ -91,7 +94,7 @@ class Transactions:
         owners = {
             transaction_id
             for state in ("open", "committing")
-            for transaction_id in kept.in_state(self._metadata, state)
+            for transaction_id in self._rows.in_state(state)
         }
         for transaction_id in self._staging.present():
             if transaction_id not in owners:
@@ -107,9 +110,7 @@ class Transactions:
 
     def _begun(self, name: str, timeout_us: int) -> tuple[int, str]:
         now_us = self._clock_us()
-        return self._metadata.submit(
-            lambda db: kept.begin_row(db, name, now_us, now_us + timeout_us)
-        ).result()
+        return self._rows.begin(name, now_us, now_us + timeout_us)
 
     def check(self, topic: str, partition: int, batch: Batch) -> None:
         """Whether the log will take it. Raises UnknownTopic, UnknownPartition, TooLarge."""
@@ -143,7 +144,7 @@ class Transactions:
         self._reserve.check(f"transaction {name!r}")
         repeated = 0
         if sequence is not None:
-            following, _ = kept.place_after(self._metadata, transaction_id, task)
+            following, _ = self._rows.place_after(transaction_id, task)
             if sequence > following:
                 raise StagingGap(name, task, sequence, following)
             repeated = min(following - sequence, len(groups))
@@ -169,9 +170,7 @@ class Transactions:
             except OSError:
                 self._open_id(name)  # an abort takes the files away: then that is the reason
                 raise
-            self._metadata.submit(
-                lambda db: kept.stage_row(db, name, transaction_id, entries, now_us)
-            ).result()
+            self._rows.stage(name, transaction_id, entries, now_us)
         except TransactionNotOpen as error:
             # Too late: nobody else would take these files away. A commit that goes on needs the
             # others beside them, and removes all in the end.
@@ -191,7 +190,7 @@ class Transactions:
         """
         chosen = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks)
         now_us = self._clock_us()
-        found = kept.find(self._metadata, name)
+        found = self._rows.find(name)
         if found is None:
             raise TransactionNotOpen(name, "unknown")
         transaction_id, state = found
@@ -199,9 +198,7 @@ class Transactions:
         if checked:
             self._check_staged(name, transaction_id, chosen)
             try:
-                state = self._metadata.submit(
-                    lambda db: kept.decide_row(db, name, transaction_id, chosen, now_us)
-                ).result()
+                state = self._rows.decide(name, transaction_id, chosen, now_us)
             except (MetadataWriteFailed, TimeoutError) as error:
                 # Not written as far as this process sees; a crash may bring it to light.
                 raise DecisionUnknown(_reason(error)) from error
@@ -210,7 +207,7 @@ class Transactions:
 
     def abort(self, name: str) -> None:
         """What was staged is gone. Aborting what does not exist is fine; a commit stands."""
-        found = kept.find(self._metadata, name)
+        found = self._rows.find(name)
         if found is None:
             return
         transaction_id, state = found
@@ -222,28 +219,28 @@ class Transactions:
     def expire(self) -> int:
         """Ends open transactions whose time is over, finishes commits, forgets old names."""
         now_us = self._clock_us()
-        for transaction_id in kept.in_state(self._metadata, "committing"):
+        for transaction_id in self._rows.in_state("committing"):
             try:
                 self._applier.apply(transaction_id)
             except (LogError, MetadataError, OSError):
                 continue  # logged; the others have their turn
-        late = kept.late_at(self._metadata, now_us)
+        late = self._rows.late_at(now_us)
         ended = [self._forget(transaction_id, now_us) for transaction_id in late]
         self._tidy_names(now_us)
         self._applier.forget_closed()
         return ended.count("unknown")
 
     def _tidy_names(self, now_us: int) -> None:
-        fold_us = now_us - committed_names.FOLDED_AFTER_US
-        while self._metadata.submit(lambda db: committed_names.fold_rows(db, fold_us)).result():
+        fold_us = now_us - FOLDED_AFTER_US
+        while self._rows.fold_names(fold_us):
             continue
         if self._memory_us is not None:
             old_us = now_us - self._memory_us
-            self._metadata.submit(lambda db: committed_names.forget_rows(db, old_us)).result()
+            self._rows.forget_names(old_us)
 
     def state(self, name: str) -> str:
         """open, committing, committed or unknown."""
-        found = kept.find(self._metadata, name)
+        found = self._rows.find(name)
         return found[1] if found is not None else "unknown"
 
     # --- inside ----------------------------------------------------------------------------------
@@ -259,7 +256,7 @@ class Transactions:
             raise CommitUnfinished(_reason(error)) from error
 
     def _open_id(self, name: str) -> int:
-        found = kept.find(self._metadata, name)
+        found = self._rows.find(name)
         if found is None or found[1] != "open":
             raise TransactionNotOpen(name, found[1] if found is not None else "unknown")
         return found[0]
@@ -274,13 +271,13 @@ class Transactions:
         """Positions are not used twice, not even those of a write that failed."""
         with self._lock:
             known = self._tasks.get((transaction_id, task))
-            following, position = known or kept.place_after(self._metadata, transaction_id, task)
+            following, position = known or self._rows.place_after(transaction_id, task)
             if sequence is not None:
                 following = sequence  # a write that failed has left no number out
             entries = []
             for group in groups:
                 for place, (topic, partition, batch) in enumerate(group):
-                    number = kept.number_of(following, place)
+                    number = number_of(following, place)
                     size = batch.size()
                     created_us = self._catalogue.get(topic).info.created_us
                     entries.append(
@@ -293,9 +290,7 @@ class Transactions:
 
     def _check_staged(self, name: str, transaction_id: int, tasks: Tasks) -> None:
         """Before the point of no return: all of it is readable and has somewhere to go."""
-        chosen = [
-            entry for entry in kept.staged_by(self._metadata, transaction_id) if entry.task in tasks
-        ]
+        chosen = [entry for entry in self._rows.staged_by(transaction_id) if entry.task in tasks]
         try:
             for entry in chosen:
                 check_topic(self._catalogue, entry)
@@ -303,15 +298,13 @@ class Transactions:
             for _ in self._staging.read(transaction_id, chosen):
                 continue
         except StagingDamaged:
-            if kept.find(self._metadata, name) == (transaction_id, "open"):
+            if self._rows.find(name) == (transaction_id, "open"):
                 raise
             # Committed or aborted at this moment, and the files are gone for that: go on and see.
 
     def _forget(self, transaction_id: int, late_us: int | None) -> str:
         """Ends an open one, with `late_us` only if its time was over then. Gives its state now."""
-        state = self._metadata.submit(
-            lambda db: kept.remove_row(db, transaction_id, late_us)
-        ).result()
+        state = self._rows.remove(transaction_id, late_us)
         if state == "unknown":
             self._drop_staging(transaction_id)
         return state

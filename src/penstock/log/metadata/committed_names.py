@@ -7,14 +7,14 @@ their last digits only. Some time after the commit the row of such a name become
 
 Nothing is lost by that: a range holds exactly the names that were committed. A range is as young as its
 youngest name, so that a stream that lives is never forgotten. The functions with a connection are changes
-for MetadataStore.submit.
+for SqlStore.submit.
 """
 
 import re
 import sqlite3
 from collections.abc import Iterator
 
-from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata.sql import SqlStore
 
 # Whoever still repeats calls for a transaction finds its row; after that the name is enough.
 FOLDED_AFTER_US = 3600 * 1_000_000
@@ -33,11 +33,11 @@ def split_name(name: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found is not None else None
 
 
-def in_a_range(source: MetadataStore | sqlite3.Connection, name: str) -> bool:
+def in_a_range(source: SqlStore | sqlite3.Connection, name: str) -> bool:
     parts = split_name(name)
     if parts is None:
         return False
-    if isinstance(source, MetadataStore):
+    if isinstance(source, SqlStore):
         return bool(source.query(_IN_A_RANGE, parts))
     return source.execute(_IN_A_RANGE, parts).fetchone() is not None
 

@@ -12,14 +12,14 @@ from kit.transactions import begin
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import TransactionNotOpen
-from penstock.log.metadata.store import MetadataStore
-from penstock.log.transactions import committed_names
-from penstock.log.transactions.committed_names import (
+from penstock.log.metadata import committed_names
+from penstock.log.metadata.committed_names import (
     FOLDED_AFTER_US,
     fold_rows,
     forget_rows,
     in_a_range,
 )
+from penstock.log.metadata.store import MetadataStore
 from penstock.log.transactions.transactions import DEFAULT_MEMORY_US
 
 NAMES = st.one_of(
