@@ -98,6 +98,7 @@ class OpenLog:
                 continue
             first = result.views[0].records()[0]
             assert first.offset == offset, "skipped in silence"
+            assert first.value is not None
             found[offset] = first.value
         return found
 

@@ -116,7 +116,8 @@ class LogMachine(RuleBasedStateMachine):
             value = b"%d" % self._count + b"." * size if size else b""
             headers = ((b"number", b"%d" % self._count),) if header else ()
             expiry_us = self.now_us + life_us if life_us else 0
-            made.append(Row(value, self.now_us - age_us, key, headers, expiry_us))
+            null = not size and key is not None
+            made.append(Row(value, self.now_us - age_us, key, headers, expiry_us, null))
         return made
 
     def queue(self, batch: Batch, rows: list[Row]) -> None:

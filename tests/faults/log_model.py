@@ -66,7 +66,7 @@ class Model:
         for offset, row in self.rows.items():
             if offset >= upto or row.key is None:
                 continue
-            if newest[row.key] > offset or (not row.value and row.time_us < now_us):
+            if newest[row.key] > offset or (row.null and row.time_us < now_us):
                 self.removable.add(offset)
 
     def check(self, found: dict[int, Row], first: int, end: int, now_us: int) -> None:

@@ -116,7 +116,7 @@ def compacting_workload() -> Writer:
     writer = Writer(COMPACTED)
     writer.append(writer.keyed(b"a", b"b", b"a"), (7, 0))
     writer.append(writer.keyed(b"c", b"a"), writer.keyed(b"b"), (7, 1))
-    writer.append([Row(b"", key=b"c")], writer.keyed(b"d", b"d"), writer.plain())
+    writer.append([Row(b"", key=b"c", null=True)], writer.keyed(b"d", b"d"), writer.plain())
     writer.append(writer.keyed(b"e", b"d", b"a", b"e"), writer.plain(4))
     assert writer.compact().records_removed >= 4
     writer.append(writer.keyed(b"d", b"a"), (7, 2), writer.keyed(b"f", b"b", b"f"))

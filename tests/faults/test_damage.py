@@ -5,8 +5,10 @@ silence, and appends go on. Torn tails, which crashes do make, are in test_torn_
 """
 
 from collections.abc import Callable
+from struct import pack_into
 
 import pytest
+from crc32c import crc32c
 from faults.log_kit import (
     OpenLog,
     batch_places,
@@ -16,13 +18,14 @@ from faults.log_kit import (
     log_paths,
     numbered,
     overwrite,
+    plain,
     truncate,
 )
 from kit.partitions import DOOMSDAY_US
 from kit.records import Row
 from kit.simulated_disk import SimulatedDisk
 
-from penstock.log.errors import CorruptLog
+from penstock.log.errors import CorruptLog, KeyUnknown
 from penstock.log.partitions import cleaner
 from penstock.log.storage import reader
 from penstock.log.storage.segment import Segment
@@ -309,3 +312,31 @@ def test_the_cleaner_does_not_hide_missing_records(cut_batches: int) -> None:
     with pytest.raises(CorruptLog, match="records are missing"):
         log.values(6 - 2 * cut_batches)
     assert log.values(6) == values[6:]
+
+
+def test_a_batch_with_an_unknown_key_is_kept_and_refused() -> None:
+    """Another server may have the key: recovery does not cut it, readers say what is wrong."""
+    disk = fresh_disk()
+    log = OpenLog(disk)
+    log.store(b"before")
+    batch = plain(b"hidden")
+    data = bytearray(batch.stamp(1, 1, log.partition.salt.value) + batch.body)
+    pack_into("<I", data, 76, 7)
+    pack_into("<I", data, 8, crc32c(bytes(data[12:80]), crc32c(bytes(data[80:]))))
+    log.die()
+    path = log_paths(disk)[0]
+    size = disk.size(path)
+    file = disk.open(path, write=True)
+    file.pwritev([bytes(data)], size)
+    file.close()
+    log = OpenLog(disk, cache_bytes=0)
+    assert (log.partition.recovered.cut_bytes, log.partition.next_offset) == (0, 2)
+    log.store(b"after")
+    with pytest.raises(KeyUnknown, match="encrypted with key 7, which is not known here") as told:
+        log.values(1)
+    assert (told.value.path, told.value.position) == (path, size)
+    assert (log.answers()[0], log.answers()[2]) == (b"before", b"after")
+    log.partition.roll(DOOMSDAY_US)
+    log.store(b"active")
+    with pytest.raises(KeyUnknown):
+        cleaner.compact(log.partition, 0)

@@ -159,6 +159,7 @@ def read_from(engine: EmbeddedEngine, partition: int, offset: int) -> list[bytes
         for view in result.views:
             for record in view.records():
                 assert record.offset == offset, "offsets are not dense"
+                assert record.value is not None
                 values.append(record.value)
                 offset += 1
     return values

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kit.records import Row, build
+from kit.records import Row, build, row_of
 from penstock.log.batch.format import Batch
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
@@ -73,14 +73,7 @@ def read_all(partition: Partition, max_bytes: int = 1 << 20) -> list[tuple[int, 
         result = read(partition, offset, max_bytes)
         for view in result.views:
             for record in view.records():
-                row = Row(
-                    record.value,
-                    record.time_us,
-                    record.key,
-                    tuple(record.headers),
-                    record.expiry_us,
-                )
-                found.append((record.offset, row))
+                found.append((record.offset, row_of(record)))
         assert result.next_offset > offset
         offset = result.next_offset
     return found

@@ -21,12 +21,13 @@ class Row:
     key: bytes | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
     expiry_us: int = 0
+    null: bool = False
 
 
 SHORT = st.binary(max_size=20)
 ROWS = st.builds(
-    Row,
-    value=SHORT,
+    lambda value, **rest: Row(value or b"", **rest, null=value is None),
+    value=st.one_of(SHORT, st.none()),
     time_us=st.one_of(st.just(7), I64),
     key=st.one_of(st.none(), SHORT),
     headers=st.lists(st.tuples(SHORT, SHORT), max_size=3).map(tuple),
@@ -40,17 +41,20 @@ def build(rows: Sequence[Row], offsets: Sequence[int] | None = None) -> Batch:
     builder = BatchBuilder()
     for number, row in enumerate(rows):
         offset = offsets[number] if offsets is not None else -1
-        builder.add(row.value, row.time_us, row.key, list(row.headers), row.expiry_us, offset)
+        value = None if row.null else row.value
+        builder.add(value, row.time_us, row.key, list(row.headers), row.expiry_us, offset)
     return builder.build()
 
 
-def stored(batch: Batch, base_offset: int = 0, durable_offset: int = 0) -> bytes:
+def stored(batch: Batch, base_offset: int = 0, durable_offset: int = 0, salt: int = 0) -> bytes:
     """The batch as it lies in a file."""
-    return batch.stamp(base_offset, durable_offset) + batch.body
+    return batch.stamp(base_offset, durable_offset, salt) + batch.body
 
 
 def row_of(record: Record) -> Row:
-    return Row(record.value, record.time_us, record.key, tuple(record.headers), record.expiry_us)
+    headers = tuple(record.headers)
+    null = record.value is None
+    return Row(record.value or b"", record.time_us, record.key, headers, record.expiry_us, null)
 
 
 def rows_of(views: Sequence[BatchView]) -> list[Row]:

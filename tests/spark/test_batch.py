@@ -22,15 +22,18 @@ def test_columns(load: Load, client: FlightClient, topic: str) -> None:
         pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     )
     data = pa.table({"value": [b"a", b""], "key": [None, b"k"], "headers": headers})
+    deleted = pa.table({"value": pa.nulls(1, pa.binary()), "key": [b"k"]})
     client.write(topic, data, create=True)
+    client.write(topic, deleted)
     frame = load(subscribe=topic)
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
         "timestamp:timestamp,timestampType:int>"
     )
-    first, second = frame.orderBy("offset").collect()
+    first, second, third = frame.orderBy("offset").collect()
     assert (first.key, bytes(first.value), first.topic) == (None, b"a", topic)
     assert (bytes(second.key), bytes(second.value), second.offset) == (b"k", b"", 1)
+    assert (bytes(third.key), third.value, third.offset) == (b"k", None, 2)
     assert (second.partition, second.timestampType) == (0, 1)
     (stored,) = client.read(topic, end=1).read_all().column("timestamp").to_pylist()
     assert first.timestamp.timestamp() == pytest.approx(stored.timestamp(), abs=1e-5)

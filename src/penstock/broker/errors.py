@@ -158,6 +158,7 @@ def _without_detail(error: object) -> str:
 MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.LogError: (Code.INTERNAL, _without_detail),
     log.CorruptLog: (Code.CORRUPT_LOG, _damaged),
+    log.KeyUnknown: (Code.CORRUPT_LOG, _damaged),
     log.StagingDamaged: (Code.CORRUPT_LOG, _staging_damaged),
     log.OffsetOutOfRange: (Code.OFFSET_OUT_OF_RANGE, str),
     log.AppendFailed: (Code.STORAGE_ERROR, _not_appended),

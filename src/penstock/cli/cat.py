@@ -104,10 +104,10 @@ def _start(detail: Any, place: Place) -> dict[str, Any]:
 
 
 def _record(topic: str, fields: Any) -> Record:
-    key = fields["key"]
+    key, value = fields["key"], fields["value"]
     return Record(
         topic,
-        base64.b64decode(fields["value"]),
+        None if value is None else base64.b64decode(value),
         fields["partition"],
         fields["offset"],
         fields["timestamp_us"],

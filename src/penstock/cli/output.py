@@ -24,10 +24,10 @@ _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record from anywhere. None: not told."""
+    """One record from anywhere. None: not told; for the value: null."""
 
     topic: str
-    value: bytes
+    value: bytes | None
     partition: int | None = None
     offset: int | None = None
     timestamp_us: int | None = None
@@ -43,8 +43,8 @@ _FIELDS: Final[dict[bytes, Formatter]] = {
     b"o": lambda record: _number(record.offset),
     b"T": lambda record: _number(record.timestamp_us),
     b"k": lambda record: record.key or b"",
-    b"v": lambda record: record.value,
-    b"S": lambda record: _number(len(record.value)),
+    b"v": lambda record: record.value or b"",
+    b"S": lambda record: _number(-1 if record.value is None else len(record.value)),
     b"h": lambda record: b",".join(n.encode() + b"=" + value for n, value in record.headers),
     b"%": lambda record: b"%",
 }
@@ -57,7 +57,7 @@ def formatter(as_json: bool, template: str | None) -> Formatter:
     if as_json:
         return _json_line
     if template is None:
-        return lambda record: record.value + b"\n"
+        return lambda record: (record.value or b"") + b"\n"
     parts = _parse(template.encode("utf-8", "surrogateescape"))
     return lambda record: b"".join(
         part if isinstance(part, bytes) else part(record) for part in parts
@@ -94,7 +94,7 @@ def _json_line(record: Record) -> bytes:
             fields[name] = getattr(record, name)
     if record.key is not None:
         fields.update(_text("key", record.key))
-    fields.update(_text("value", record.value))
+    fields.update({"value": None} if record.value is None else _text("value", record.value))
     if record.headers:
         fields["headers"] = [{"name": n, **_text("value", value)} for n, value in record.headers]
     return msgspec.json.encode(fields) + b"\n"

@@ -3,6 +3,7 @@
 LogError (a PenstockError)
  +-- CorruptLog          stored bytes are damaged: file, position, offsets concerned
  |    +-- StagingDamaged  ... those of a transaction, not yet in the log
+ |    +-- KeyUnknown      ... or whole, and encrypted with a key that nobody here has
  +-- OffsetOutOfRange    the offset was never written or is no longer kept
  +-- AppendFailed        nothing was stored, the caller may try again
  |    +-- StorageFull    ... because there is no space
@@ -70,6 +71,11 @@ class StagingDamaged(CorruptLog):
 
     def __str__(self) -> str:
         return f"staged records are damaged: {self.path} at byte {self.position}: {self.reason}"
+
+
+class KeyUnknown(CorruptLog):
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.position}: {self.reason}"
 
 
 class OffsetOutOfRange(LogError):

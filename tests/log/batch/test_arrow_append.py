@@ -40,7 +40,7 @@ def test_equal_to_the_rows(
     ]
     view = stored_view(columns[0], columns[1], columns[2])
     expected = [
-        (value or b"", key, [(str(h["key"]).encode(), h["value"] or b"") for h in headers or []])
+        (value, key, [(str(h["key"]).encode(), h["value"] or b"") for h in headers or []])
         for value, key, headers in rows[first:last]
     ]
     assert [(r.value, r.key, r.headers) for r in view.records()] == expected

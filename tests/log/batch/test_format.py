@@ -11,18 +11,21 @@ from kit.records import SOME_ROWS, Row, build, stored
 
 from penstock.log.batch.format import (
     CRC_FROM,
+    FLAG_NULLS,
     FLAG_PRODUCER,
     FLAG_ZSTD,
     HEADER_SIZE,
+    HEADER_SIZE_1,
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
     MAX_OFFSET,
+    Batch,
     BatchError,
     check_batch,
     encode_values,
     parse_header,
 )
-from penstock.log.batch.view import view_appended, view_batch
+from penstock.log.batch.view import UnknownKeyId, view_appended, view_batch
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=20)
 
@@ -31,6 +34,7 @@ def resealed(data: bytes, **fields: int) -> bytes:
     """The batch with some header fields changed and the checksum made right again."""
     places = {"flags": ("<H", 12), "version": ("<H", 14), "base": ("<q", 16), "count": ("<I", 24)}
     places |= {"raw": ("<I", 28), "length": ("<I", 4), "magic": ("<I", 0)}
+    places |= {"salt": ("<I", 72), "key_id": ("<I", 76)}
     changed = bytearray(data)
     for name, number in fields.items():
         form, position = places[name]
@@ -134,7 +138,9 @@ def test_the_largest_batches_come_back() -> None:
         ({"length": HEADER_SIZE + 4}, "impossible batch length"),
         ({"length": (1 << 32) - 8}, "impossible batch length"),
         ({"length": HEADER_SIZE + 800}, "cut off"),
-        ({"version": 2}, "unknown batch version 2"),
+        ({"version": 3}, "unknown batch version 3"),
+        ({"version": 0}, "unknown batch version 0"),
+        ({"version": 1, "flags": FLAG_NULLS}, "unknown batch flags 0x200"),
         ({"flags": 0x8000}, "unknown batch flags 0x8000"),
         ({"count": 0}, "impossible batch of 0 records"),
         ({"count": MAX_BATCH_RECORDS + 1}, "impossible batch"),
@@ -146,6 +152,44 @@ def test_impossible_headers_are_refused(fields: dict[str, int], reason: str) -> 
     data = stored(encode_values([b"value", b"more"], 1))
     with pytest.raises(BatchError, match=reason):
         check_batch(resealed(data, **fields), 0)
+
+
+def as_version_1(batch: Batch, base: int = 0) -> bytes:
+    """The batch as the versions before wrote it: 8 bytes less of header."""
+    header = batch.stamp(base, 0)[:HEADER_SIZE_1]
+    data = bytearray(header + batch.body)
+    pack_into("<I", data, 4, len(data))
+    pack_into("<H", data, 14, 1)
+    checksum = crc32c(bytes(data[CRC_FROM:HEADER_SIZE_1]), crc32c(batch.body))
+    pack_into("<I", data, 8, checksum)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("zstd", [False, True])
+def test_version_1_is_read(zstd: bool) -> None:
+    batch = build([Row(b"value" * 50, key=b"k"), Row(b"", key=b"k"), Row(b"")])
+    data = as_version_1(batch.compressed() if zstd else batch, 7)
+    view = view_batch(b"x" * 8 + data + b"y" * 8, 8)
+    header = view.header
+    assert (header.version, header.size, header.salt, header.key_id) == (1, HEADER_SIZE_1, 0, 0)
+    assert view.values() == [b"value" * 50, b"", b""]
+    assert [view.is_deletion(row) for row in range(3)] == [False, True, False]
+    assert [view.is_null(row) for row in range(3)] == [False] * 3
+
+
+def test_salt_and_key_id_stand_in_the_header() -> None:
+    header = check_batch(stored(encode_values([b"v"], 1), 3, 2, 0xFFFF_FFFF), 0)
+    assert (header.version, header.size, header.salt) == (2, HEADER_SIZE, 0xFFFF_FFFF)
+    assert header.key_id == 0
+
+
+def test_an_unknown_key_id_is_whole_but_refused() -> None:
+    """Recovery must not cut what another server could read; a reader must not show it."""
+    data = resealed(stored(encode_values([b"v"], 1), 3), key_id=7)
+    assert check_batch(data, 0).key_id == 7
+    with pytest.raises(UnknownKeyId, match="encrypted with key 7, which is not known here") as told:
+        view_batch(data, 0)
+    assert told.value.key_id == 7
 
 
 def test_every_flipped_bit_is_found() -> None:

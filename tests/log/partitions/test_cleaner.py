@@ -114,12 +114,12 @@ def compacted(**changes: object) -> Bench:
 def test_a_deletion_mark_stays_while_an_older_record_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more keys than are remembered at once, the old record may not be found."""
     monkeypatch.setattr(cleaner, "MAX_KEYS", 2)
-    rows = [Row(b"old", 1, b"k"), Row(b"", 2, b"k")]
+    rows = [Row(b"old", 1, b"k"), Row(b"", 2, b"k", null=True)]
     rows += [Row(b"x", 3, name) for name in (b"n1", b"n2", b"n3")]
     partition = filled(compacted(), [[row] for row in rows])
     compact(partition, DAY_US)
-    left = [row.value for _, row in read_all(partition) if row.key == b"k"]
-    assert left[-1:] == [b""], "the key is still deleted"
+    left = [row.null for _, row in read_all(partition) if row.key == b"k"]
+    assert left[-1:] == [True], "the key is still deleted"
 
 
 def test_a_full_table_still_follows_the_keys_that_are_in_it(
@@ -127,7 +127,12 @@ def test_a_full_table_still_follows_the_keys_that_are_in_it(
 ) -> None:
     """Else the old record counts as the newest, its mark goes, and the key is back."""
     monkeypatch.setattr(cleaner, "MAX_KEYS", 2)
-    rows = [Row(b"old", 1, b"k"), Row(b"x", 1, b"n1"), Row(b"", 2, b"k"), Row(b"x", 3, b"n2")]
+    rows = [
+        Row(b"old", 1, b"k"),
+        Row(b"x", 1, b"n1"),
+        Row(b"", 2, b"k", null=True),
+        Row(b"x", 3, b"n2"),
+    ]
     partition = filled(compacted(), [rows])
     compact(partition, DAY_US)
     assert [row.value for _, row in read_all(partition) if row.key == b"k"] in ([], [b""])
@@ -135,7 +140,7 @@ def test_a_full_table_still_follows_the_keys_that_are_in_it(
 
 def test_a_deletion_mark_stays_while_an_older_segment_waits_for_its_seal() -> None:
     """A segment that is not sealed is not rewritten: its record would come back without the mark."""
-    rows = [Row(b"old", 1, b"k"), Row(b"", 2, b"k"), Row(b"x", 3, b"n")]
+    rows = [Row(b"old", 1, b"k"), Row(b"", 2, b"k", null=True), Row(b"x", 3, b"n")]
     partition = filled(compacted(), [rows[:1], rows[1:]])
     partition.segments[0].sealed = False
     compact(partition, DAY_US)
@@ -168,14 +173,31 @@ def test_the_active_segment_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize(("now_us", "kept"), [(1_000_004, [1, 2]), (1_000_006, [2])])
 def test_a_deletion_mark_goes_when_it_is_old_enough(now_us: int, kept: list[int]) -> None:
-    rows = [Row(b"1", 1, b"a"), Row(b"", 5, b"a"), Row(b"2", 5, b"b")]
+    rows = [Row(b"1", 1, b"a"), Row(b"", 5, b"a", null=True), Row(b"2", 5, b"b")]
     partition = filled(compacted(), [rows])
     compact(partition, now_us)
     assert [offset for offset, _ in read_all(partition)] == [*kept, 3]
 
 
+def test_an_empty_value_is_a_value() -> None:
+    rows = [Row(b"1", 1, b"a"), Row(b"", 5, b"a"), Row(b"2", 5, b"b")]
+    partition = filled(compacted(), [rows])
+    compact(partition, DAY_US)
+    assert [row for _, row in read_all(partition)][:2] == rows[1:]
+
+
+@pytest.mark.parametrize("cleanup", ["compact", "delete"])
+def test_nulls_survive_rewriting(cleanup: str) -> None:
+    rows = [Row(b"", 5, null=True), Row(b"", 5), Row(b"", DAY_US, b"k", null=True), Row(b"v", 5)]
+    work = bench(cleanup=cleanup, tombstone_ms=1000)
+    partition = filled(work, [rows, [Row(b"1", 1, b"k2"), Row(b"2", 2, b"k2"), Row(b"3", 3)]])
+    compact(partition, DAY_US) if cleanup == "compact" else merge_small_batches(partition)
+    assert [row for _, row in read_all(partition)][:4] == rows
+    assert read_all(work.open()) == read_all(partition)
+
+
 def test_the_last_record_of_a_segment_stays_so_that_its_end_is_known() -> None:
-    partition = filled(compacted(), [[Row(b"1", 1, b"a"), Row(b"", 5, b"a")]])
+    partition = filled(compacted(), [[Row(b"1", 1, b"a"), Row(b"", 5, b"a", null=True)]])
     compact(partition, 1 << 60)
     assert [offset for offset, _ in read_all(partition)] == [1, 2]
 
@@ -213,7 +235,7 @@ def test_compaction_equals_the_model(segments: list[list[Row]]) -> None:
     lost = [entry for entry in before if entry not in after]
     assert len(lost) == done.records_removed
     for offset, row in lost:
-        mark = not row.value and row.time_us < (1 << 62)
+        mark = row.null and row.time_us < (1 << 62)
         assert row.key is not None and (newest[row.key] > offset or mark)
     for offset, row in sealed:
         if row.key is not None and newest[row.key] > offset and offset not in ends:

@@ -183,8 +183,9 @@ def test_columns_that_lie_are_found() -> None:
     good = build([Row(b"aa"), Row(b"bb"), Row(b"cc")])
     body = good.body[:4] + b"\xff\xff\xff\x7f" + good.body[8:]
     append_rows(partition, [[Row(b"one")]])
-    overwrite(disk, FIRST, disk.size(FIRST), stored(Batch(body, 3, 0, 0, 0), 1, 1))
-    overwrite(disk, FIRST, disk.size(FIRST), stored(build([Row(b"last")]), 4, 4))
+    salt = partition.salt.value
+    overwrite(disk, FIRST, disk.size(FIRST), stored(Batch(body, 3, 0, 0, 0), 1, 1, salt))
+    overwrite(disk, FIRST, disk.size(FIRST), stored(build([Row(b"last")]), 4, 4, salt))
     (damage,) = verify(disk, ROOT).damages
     assert (damage.first_offset, damage.next_offset) == (1, 4)
     assert "does not rise" in damage.reason

@@ -1,12 +1,17 @@
 """Arrow Flight on a real server with its real Flight process: every call and every refusal."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pyarrow as pa
 import pytest
+from conformance.rustlog.peer import BINARY, Talker
 from kit.engines import embedded
 from kit.flight_client import FLIGHT, KEY, column, connect_to, make, table
 from kit.live_server import WAIT_S, LiveServer
@@ -214,6 +219,40 @@ def test_repeats_tell_their_offsets_from_the_first_batch_on(
     ]
     assert [one.base_offset for one in again] == [first[0].base_offset for first in firsts]
     assert all(one.repeated for one in again)
+
+
+def test_a_null_value_in_every_protocol(
+    running: LiveServer, client: FlightClient, topic: str
+) -> None:
+    """Null where there is one, empty where there is none."""
+    values = [b"a", None, b""]
+    data = pa.table({"value": pa.array(values, pa.binary()), "key": [None, b"k", b"k"]})
+    client.write(topic, data, create=True)
+    assert column(client, topic) == values
+    with Talker(running.port()) as reader:
+        reply = reader.ask(BINARY.fetch(topic, 0, 0, 100))
+        assert reply == BINARY.fetched(0, [b"a", b"", b""], 3)
+    assert json_values(running, topic) == ["YQ==", None, ""]
+    code, out = cat(running, topic)
+    assert (code, [json.loads(line)["value"] for line in out.splitlines()]) == (0, ["a", None, ""])
+    code, out = cat(running, topic, "--format", "%k=%v %S,")
+    assert (code, out) == (0, "=a 1,k= -1,k= 0,")
+
+
+def json_values(running: LiveServer, topic: str) -> list[str | None]:
+    url = f"http://127.0.0.1:{running.port('http')}/api/v1/topics/{topic}/records"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+        return [record["value"] for record in json.load(answer)["records"]]
+
+
+def cat(running: LiveServer, topic: str, *how: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "penstock.cli.main", "cat", topic, *(how or ["--json"])]
+    environment = {**os.environ, "PENSTOCK_HTTP": f"http://127.0.0.1:{running.port('http')}"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WAIT_S, check=False, env=environment
+    )
+    return done.returncode, done.stdout
 
 
 def test_nothing_to_write(client: FlightClient, topic: str) -> None:

@@ -41,7 +41,7 @@ LASTING: Final = frozenset({Code.INVALID_TOPIC_NAME, Code.RECORD_TOO_LARGE, Code
 
 logger = logging.getLogger(__name__)
 
-Letter = tuple[bytes, bytes | None, Headers]
+Letter = tuple[bytes | None, bytes | None, Headers]
 
 
 class DeadLetters:
@@ -144,9 +144,8 @@ class DeadLetters:
         for view in views:
             for row in range(view.first_row, view.last_row):
                 offset = (b"penstock-offset", str(view.offset_of(row)).encode())
-                letters.append(
-                    (view.value(row), view.key(row), [*view.headers(row), *common, offset])
-                )
+                value = None if view.is_null(row) else view.value(row)
+                letters.append((value, view.key(row), [*view.headers(row), *common, offset]))
                 size += view.payload_bytes(row, row + 1) + HEADER_ROOM_BYTES
                 if size >= BATCH_BYTES:
                     yield letters

@@ -144,7 +144,9 @@ def _keys(view: BatchView, buffer: pa.Buffer, count: int) -> pa.Array:
 
 
 def _values(view: BatchView, buffer: pa.Buffer, count: int) -> pa.Array:
-    return _binary(view, buffer, view.value_offsets_at, view.values_at, view.first_row, count)
+    validity = buffer.slice(view.value_validity_at) if view.value_validity_at else None
+    first = view.first_row
+    return _binary(view, buffer, view.value_offsets_at, view.values_at, first, count, validity)
 
 
 def _numbers(view: BatchView, buffer: pa.Buffer, at: int) -> pa.Array:

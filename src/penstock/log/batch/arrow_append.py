@@ -9,7 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.log.batch.arrow import HEADER_TYPE
-from penstock.log.batch.format import FLAG_HEADERS, FLAG_KEYS, Batch, BatchError, check_counts
+from penstock.log.batch.format import (
+    FLAG_HEADERS,
+    FLAG_KEYS,
+    FLAG_NULLS,
+    Batch,
+    BatchError,
+    check_counts,
+)
 from penstock.log.batch.key_partition import partitions_of
 
 # Larger record batches are cut: a batch is held in memory by the server until it is durable, and
@@ -26,17 +33,21 @@ Parts = list[bytes | pa.Buffer]
 def batch_from_arrow(
     values: pa.Array, keys: pa.Array | None, headers: pa.Array | None, time_us: int
 ) -> Batch:
-    """One batch of all rows. A missing value is stored as an empty one. Raises BatchError."""
+    """One batch of all rows. Raises BatchError."""
     count = len(values)
     if count == 0:
         raise BatchError("a batch needs at least one record")
     flags = 0
     parts: Parts = []
-    _add_column(parts, _filled(as_binary(values, "value")))
+    values = as_binary(values, "value")
+    _add_column(parts, _filled(values))
+    if values.null_count:
+        flags |= FLAG_NULLS
+        _add(parts, _validity(values))
     if keys is not None and keys.null_count < count:
         flags |= FLAG_KEYS
         keys = as_binary(keys, "key")
-        _add_column(parts, _filled(keys), validity=pc.is_valid(keys).buffers()[1])
+        _add_column(parts, _filled(keys), _validity(keys))
     if headers is not None and headers.null_count < count:
         flags |= FLAG_HEADERS
         _add_headers(parts, _as_headers(headers))
@@ -113,6 +124,10 @@ def _filled(column: pa.Array) -> pa.Array:
     return pc.fill_null(column, _EMPTY) if column.null_count else column
 
 
+def _validity(column: pa.Array) -> pa.Buffer:
+    return pc.is_valid(column).buffers()[1].slice(0, (len(column) + 7) >> 3)
+
+
 def _add(parts: Parts, part: bytes | pa.Buffer) -> None:
     parts.append(part)
     if len(part) & 7:
@@ -124,7 +139,7 @@ def _add_column(parts: Parts, column: pa.Array, validity: pa.Buffer | None = Non
     offsets, content = _offsets_and_bytes(column)
     _add(parts, offsets)
     if validity is not None:
-        _add(parts, validity.slice(0, (len(column) + 7) >> 3))
+        _add(parts, validity)
     _add(parts, content)
 
 

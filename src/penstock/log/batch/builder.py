@@ -11,6 +11,7 @@ from penstock.log.batch.format import (
     FLAG_EXPIRIES,
     FLAG_HEADERS,
     FLAG_KEYS,
+    FLAG_NULLS,
     FLAG_OFFSETS,
     FLAG_TIMES,
     MAX_TIME_US,
@@ -26,7 +27,7 @@ class BatchBuilder:
     """Collects records and encodes them as one batch, with just the columns that they need."""
 
     def __init__(self) -> None:
-        self._values: list[bytes] = []
+        self._values: list[bytes | None] = []
         self._keys: list[bytes | None] = []
         self._headers: list[Headers] = []
         self._times: list[int] = []
@@ -43,7 +44,7 @@ class BatchBuilder:
 
     def add(
         self,
-        value: bytes,
+        value: bytes | None,
         time_us: int,
         key: bytes | None = None,
         headers: Headers | None = None,
@@ -56,7 +57,9 @@ class BatchBuilder:
         self._times.append(time_us)
         self._expiries.append(expiry_us)
         self._offsets.append(offset)
-        self._size += len(value) + 40
+        self._size += 40
+        if value is not None:
+            self._size += len(value)
         if key is not None:
             self._size += len(key)
         if headers:
@@ -66,7 +69,7 @@ class BatchBuilder:
     def add_row(self, view: BatchView, row: int) -> None:
         """Copies one stored record with its offset and time."""
         self.add(
-            view.value(row),
+            None if view.is_null(row) else view.value(row),
             view.time_of(row),
             view.key(row),
             view.headers(row),
@@ -88,7 +91,10 @@ class BatchBuilder:
         check_counts(count, self._size)
         writer = BytesWriter()
         flags = 0
-        _write_column(writer, self._values)
+        _write_column(writer, [value if value is not None else b"" for value in self._values])
+        if any(value is None for value in self._values):
+            flags |= FLAG_NULLS
+            _write_validity(writer, self._values)
         if any(key is not None for key in self._keys):
             flags |= FLAG_KEYS
             _write_keys(writer, self._keys)
@@ -131,10 +137,17 @@ def _write_column(writer: BytesWriter, items: list[bytes]) -> None:
 def _write_keys(writer: BytesWriter, keys: list[bytes | None]) -> None:
     present = [key if key is not None else b"" for key in keys]
     _write_offsets(writer, present)
+    _write_validity(writer, keys)
+    for item in present:
+        writer.write(item)
+    _pad(writer)
+
+
+def _write_validity(writer: BytesWriter, items: list[bytes | None]) -> None:
     bits: i64 = 0
     row: i64 = 0
-    for key in keys:
-        if key is not None:
+    for item in items:
+        if item is not None:
             bits |= 1 << (row & 7)
         row += 1
         if row & 7 == 0:
@@ -142,9 +155,6 @@ def _write_keys(writer: BytesWriter, keys: list[bytes | None]) -> None:
             bits = 0
     if row & 7:
         writer.append(bits)
-    _pad(writer)
-    for item in present:
-        writer.write(item)
     _pad(writer)
 
 

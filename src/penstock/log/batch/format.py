@@ -16,7 +16,7 @@ from mypy_extensions import i32, i64
 # The batch on disk, little-endian, all of it 8-byte aligned, so that Arrow arrays can point into it:
 #
 #    0 u32 magic            4 u32 length of the whole batch, this header included
-#    8 u32 crc32c of the body, then of bytes 12 to 72. In this order, so that the producer's thread
+#    8 u32 crc32c of the body, then of bytes 12 to 80. In this order, so that the producer's thread
 #          can checksum the body while it is still in its cache, before anybody knows the offset.
 #   12 u16 flags           14 u16 version
 #   16 i64 base offset     24 u32 count            28 u32 body length before compression, else 0
@@ -24,24 +24,36 @@ from mypy_extensions import i32, i64
 #   48 u64 producer id     56 u32 epoch            60 u32 sequence     (zero without FLAG_PRODUCER)
 #   64 i64 durable offset: every record below it was durable when this batch was written. Recovery
 #          needs it to tell a torn tail (may be cut) from damage to durable records (must not be).
-#   72 body: the columns below in this order, as the flags say, each padded to 8
+#   72 u32 salt of the partition (storage/salt.py), 0 where there is none: a record that holds the
+#          bytes of a batch is not taken for a batch of this partition
+#   76 u32 id of the key that the body is encrypted with, 0 = none. No key is known yet.
+#   80 body: the columns below in this order, as the flags say, each padded to 8
 #
 #      value_offsets i32[count+1], values
-#      FLAG_KEYS      key_offsets i32[count+1], key validity bits (Arrow order), keys
+#      FLAG_NULLS     value validity bits (Arrow order); a null value takes no bytes
+#      FLAG_KEYS      key_offsets i32[count+1], key validity bits, keys
 #      FLAG_HEADERS   header_offsets i32[count+1] (first header of each record), then for the h headers
 #                     of the batch: name_offsets i32[h+1], names, content_offsets i32[h+1], contents
 #      FLAG_TIMES     times i64[count]      (else every record has the first time)
 #      FLAG_EXPIRIES  expiries i64[count]   (0 = never)
 #      FLAG_OFFSETS   offsets i64[count]    (after compaction: no longer base, base+1, ...)
+#
+# Version 1 is read, not written: its header ends at 72, without salt and key id, and it has no nulls. In
+# its place a keyed record with an empty value is a deletion mark.
 PREFIX: Final = Struct("<III")
-REST: Final = Struct("<HHqIIqqQIIq")
-HEADER_SIZE: Final = 72
+REST: Final = Struct("<HHqIIqqQIIqII")
+HEADER_SIZE: Final = 80
+REST_1: Final = Struct("<HHqIIqqQIIq")
+HEADER_SIZE_1: Final = 72
 CRC_FROM: Final = 12
 _CRC: Final = Struct("<I")
+_VERSION: Final = Struct("<H")
+VERSION_AT: Final = 14
 
 MAGIC: Final = 0x4B545350  # b"PSTK"
 MAGIC_BYTES: Final = b"PSTK"
-VERSION: Final = 1
+VERSION: Final = 2
+OLDEST_VERSION: Final = 1
 
 FLAG_KEYS: Final = 1
 FLAG_HEADERS: Final = 2
@@ -55,7 +67,12 @@ FLAG_ZSTD: Final = 64
 FLAG_CLEANED: Final = 128
 # The producer asked for at most once: a delivery of these records need not be acknowledged.
 FLAG_AT_MOST_ONCE: Final = 256
-KNOWN_FLAGS: Final = 511
+KNOWN_FLAGS_1: Final = 511
+# Some values are null.
+FLAG_NULLS: Final = 512
+# Records of a version 1 batch that were written anew: a keyed one with an empty value is a deletion mark.
+FLAG_EMPTY_DELETES: Final = 1024
+KNOWN_FLAGS: Final = 2047
 
 # A reader holds one batch whole in memory, and i32 offsets end at 2 GiB: 64 MiB keeps both harmless
 # and still holds four records of the largest default size.
@@ -146,7 +163,7 @@ class Batch:
         smaller.sequence = self.sequence
         return smaller
 
-    def stamp(self, base_offset: int, durable_offset: int) -> bytes:
+    def stamp(self, base_offset: int, durable_offset: int, salt: int = 0) -> bytes:
         """The header for this place in a log, checksum included."""
         rest = REST.pack(
             self.flags,
@@ -160,6 +177,8 @@ class Batch:
             self.epoch,
             self.sequence,
             durable_offset,
+            salt,
+            0,
         )
         if self.body_checksum < 0:
             self.body_checksum = crc32c(self.body, 0, KEEP_GIL)
@@ -183,8 +202,16 @@ class BatchHeader:
         epoch: int,
         sequence: int,
         durable_offset: int,
+        version: int,
+        salt: int,
+        key_id: int,
     ) -> None:
         self.length: Final = length
+        self.version: Final = version
+        # Of the header itself: the body begins behind it.
+        self.size: Final = HEADER_SIZE if version > OLDEST_VERSION else HEADER_SIZE_1
+        self.salt: Final = salt
+        self.key_id: Final = key_id
         self.flags: Final = flags
         self.base_offset: Final = base_offset
         self.count: Final = count
@@ -238,16 +265,38 @@ def parse_header(buffer: bytes, position: int) -> BatchHeader:
         raise BatchError("no batch magic")
     if length < HEADER_SIZE or length & 7 or length > HEADER_SIZE + 2 * MAX_BATCH_BYTES:
         raise BatchError(f"impossible batch length {length}")
-    rest = REST.unpack_from(buffer, position + CRC_FROM)
-    flags, version, base, count, raw, first, latest, producer, epoch, sequence, durable = rest
-    if version != VERSION:
+    (version,) = _VERSION.unpack_from(buffer, position + VERSION_AT)
+    if version == VERSION:
+        rest = REST.unpack_from(buffer, position + CRC_FROM)
+        flags, _, base, count, raw, first, latest, producer, epoch, sequence, durable, salt, key = (
+            rest
+        )
+        known_flags = KNOWN_FLAGS
+    elif version == OLDEST_VERSION:
+        rest = REST_1.unpack_from(buffer, position + CRC_FROM)
+        flags, _, base, count, raw, first, latest, producer, epoch, sequence, durable = rest
+        salt, key, known_flags = 0, 0, KNOWN_FLAGS_1
+    else:
         raise BatchError(f"unknown batch version {version}")
-    if flags & ~KNOWN_FLAGS:
+    if flags & ~known_flags:
         raise BatchError(f"unknown batch flags {flags:#x}")
     if count == 0 or count > MAX_BATCH_RECORDS or not 0 <= base <= MAX_OFFSET - count:
         raise BatchError(f"impossible batch of {count} records at offset {base}")
     return BatchHeader(
-        length, flags, base, count, raw, first, latest, producer, epoch, sequence, durable
+        length,
+        flags,
+        base,
+        count,
+        raw,
+        first,
+        latest,
+        producer,
+        epoch,
+        sequence,
+        durable,
+        version,
+        salt,
+        key,
     )
 
 
@@ -258,7 +307,7 @@ def check_batch(buffer: bytes, position: int) -> BatchHeader:
         raise BatchError("batch is cut off")
     (expected,) = _CRC.unpack_from(buffer, position + 8)
     view = memoryview(buffer)
-    body_at = position + HEADER_SIZE
+    body_at = position + header.size
     body_checksum = crc32c(view[body_at : position + header.length])
     found = crc32c(view[position + CRC_FROM : body_at], body_checksum)
     if found != expected:

@@ -10,14 +10,17 @@ from librt.strings import read_i32_le, read_i64_le
 from mypy_extensions import i64
 
 from penstock.log.batch.format import (
+    FLAG_EMPTY_DELETES,
     FLAG_EXPIRIES,
     FLAG_HEADERS,
     FLAG_KEYS,
+    FLAG_NULLS,
     FLAG_OFFSETS,
     FLAG_TIMES,
     FLAG_ZSTD,
     HEADER_SIZE,
     MAX_BATCH_BYTES,
+    VERSION,
     Batch,
     BatchError,
     BatchHeader,
@@ -35,7 +38,7 @@ class Record:
         offset: int,
         time_us: int,
         key: bytes | None,
-        value: bytes,
+        value: bytes | None,
         headers: Headers,
         expiry_us: int,
     ) -> None:
@@ -48,6 +51,14 @@ class Record:
 
     def __repr__(self) -> str:
         return f"Record(offset={self.offset}, key={self.key!r}, value={self.value!r})"
+
+
+class UnknownKeyId(BatchError):
+    """The batch is whole, and its body encrypted with a key that nobody here has."""
+
+    def __init__(self, key_id: int) -> None:
+        super().__init__(f"encrypted with key {key_id}, which is not known here")
+        self.key_id = key_id
 
 
 def view_appended(batch: Batch, base_offset: int) -> "BatchView":
@@ -64,6 +75,9 @@ def view_appended(batch: Batch, base_offset: int) -> "BatchView":
         batch.epoch,
         batch.sequence,
         0,
+        VERSION,
+        0,
+        0,
     )
     return view_body(header, batch.body, 0)
 
@@ -71,20 +85,22 @@ def view_appended(batch: Batch, base_offset: int) -> "BatchView":
 def view_batch(buffer: bytes, position: int) -> "BatchView":
     """A view of a stored batch whose checksum is right. Raises BatchError."""
     header = check_batch(buffer, position)
-    return view_body(header, buffer, position + HEADER_SIZE)
+    return view_body(header, buffer, position + header.size)
 
 
 def view_body(header: BatchHeader, buffer: bytes, position: int) -> "BatchView":
     """A view on a body that lies at `position` of `buffer`, decompressed first where needed."""
+    if header.key_id:
+        raise UnknownKeyId(header.key_id)
     if header.flags & FLAG_ZSTD:
         if header.raw_length > 2 * MAX_BATCH_BYTES:
             raise BatchError(f"impossible raw length {header.raw_length}")
         return BatchView(header, _unpacked(header, buffer, position), 0, header.raw_length)
-    return BatchView(header, buffer, position, position + header.length - HEADER_SIZE)
+    return BatchView(header, buffer, position, position + header.length - header.size)
 
 
 def _unpacked(header: BatchHeader, buffer: bytes, position: int) -> bytes:
-    packed = buffer[position : position + header.length - HEADER_SIZE]
+    packed = buffer[position : position + header.length - header.size]
     try:
         # The library believes the frame's own size and not the limit that it is given.
         if zstandard.frame_content_size(packed) != header.raw_length:
@@ -124,6 +140,7 @@ class BatchView:
         offsets_size: i64 = _padded(4 * (count + 1))
         self.values_at: i64 = at + offsets_size
         at = self.values_at + _padded(self._i32(at + 4 * count))
+        self.value_validity_at: i64 = 0
         self.key_offsets_at: i64 = 0
         self.key_validity_at: i64 = 0
         self.keys_at: i64 = 0
@@ -135,6 +152,9 @@ class BatchView:
         self.times_at: i64 = 0
         self.expiries_at: i64 = 0
         self.offsets_at: i64 = 0
+        if flags & FLAG_NULLS:
+            self.value_validity_at = at
+            at += _padded((count + 7) >> 3)
         if flags & FLAG_KEYS:
             self.key_offsets_at = at
             self.key_validity_at = at + offsets_size
@@ -230,7 +250,22 @@ class BatchView:
         return self.buffer[start:end]
 
     def value(self, row: i64) -> bytes:
+        """For protocols that have no null: an empty value stands for it."""
         return self._item(self.value_offsets_at, self.values_at, row)
+
+    def is_null(self, row: i64) -> bool:
+        if not self.value_validity_at:
+            return False
+        bits: i64 = i64(self.buffer[self.value_validity_at + (row >> 3)])
+        return not (bits >> (row & 7)) & 1
+
+    def is_deletion(self, row: i64) -> bool:
+        """True for a deletion mark of compaction: a key without a value."""
+        if self.key(row) is None:
+            return False
+        if self.flags & FLAG_EMPTY_DELETES or self.header.version < VERSION:
+            return not self.value(row)
+        return self.is_null(row)
 
     def key(self, row: i64) -> bytes | None:
         if not self.keys_at:
@@ -277,7 +312,7 @@ class BatchView:
             self.offset_of(row),
             self.time_of(row),
             self.key(row),
-            self.value(row),
+            None if self.is_null(row) else self.value(row),
             self.headers(row),
             self.expiry_of(row),
         )

@@ -13,14 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.log.batch.builder import BatchBuilder
-from penstock.log.batch.format import FLAG_AT_MOST_ONCE, FLAG_CLEANED, BatchError
+from penstock.log.batch.format import (
+    FLAG_AT_MOST_ONCE,
+    FLAG_CLEANED,
+    FLAG_EMPTY_DELETES,
+    VERSION,
+    BatchError,
+)
 from penstock.log.batch.view import BatchView
 from penstock.log.errors import CorruptLog
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.recovery import put_swap_in_place, swap_name
 from penstock.log.storage.files import File
 from penstock.log.storage.index import NO_TIME, SparseIndex
-from penstock.log.storage.scan import Damage, Walker
+from penstock.log.storage.scan import Damage, unreadable
 from penstock.log.storage.segment import (
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -34,6 +40,8 @@ MERGED_BATCH_BYTES = 1024 * 1024
 MERGED_BATCH_RECORDS = 65_536
 # A segment whose batches are smaller than this on average is worth merging.
 SMALL_BATCH_BYTES = 64 * 1024
+# What a batch says of all its records.
+KEPT_FLAGS = FLAG_AT_MOST_ONCE | FLAG_EMPTY_DELETES
 # Keys that one compaction remembers: 16-byte digests in a dictionary, about 130 bytes each, so half a
 # gigabyte at the most. With more keys the oldest part of the log is compacted in this run.
 MAX_KEYS = 4_000_000
@@ -109,19 +117,24 @@ def _max_time(partition: Partition, segment: Segment) -> int:
 class _Rewriter:
     """Writes kept records as large batches into a new file."""
 
-    def __init__(self, file: File, base_offset: int, durable_offset: int, compress: bool) -> None:
+    def __init__(
+        self, file: File, base_offset: int, durable_offset: int, compress: bool, salt: int
+    ) -> None:
+        self._salt = salt
         self.index = SparseIndex(base_offset)
         self.kept = 0
         self._file = file
         self._durable_offset = durable_offset
         self._compress = compress
-        # What the producer asked for belongs to the batch: records that differ in it are not merged.
+        # What belongs to the batch: records that differ in it are not merged.
         self._kept_flags = 0
         self._builder = BatchBuilder()
 
     def add(self, view: BatchView, row: int) -> None:
         full = self._builder.size() + view.payload_bytes(row, row + 1) > MERGED_BATCH_BYTES
-        kept_flags = view.flags & FLAG_AT_MOST_ONCE
+        kept_flags = view.flags & KEPT_FLAGS
+        if view.header.version < VERSION:
+            kept_flags |= FLAG_EMPTY_DELETES
         if full or len(self._builder) >= MERGED_BATCH_RECORDS or kept_flags != self._kept_flags:
             self.flush()
         self._kept_flags = kept_flags
@@ -137,7 +150,7 @@ class _Rewriter:
         batch.flags |= FLAG_CLEANED | self._kept_flags
         if self._compress:
             batch = batch.compressed()
-        content = batch.stamp(base, self._durable_offset) + batch.body
+        content = batch.stamp(base, self._durable_offset, self._salt) + batch.body
         position = self.index.size
         write_all(self._file, content, position)
         self.index.add(base, position, len(content), end, batch.max_time_us)
@@ -153,7 +166,7 @@ def _rows(
     """
     expected = segment.base_offset
     with partition.pool.use(segment.path) as file:
-        walker = Walker(file, 0, file.size())
+        walker = segment.walker(file, 0, file.size())
         while True:
             header = walker.check_or_refuse(segment.path, expected, end_offset)
             base = header.base_offset if header is not None else end_offset
@@ -166,8 +179,8 @@ def _rows(
             try:
                 view = walker.view(header)
             except BatchError as error:
-                text, end = error.reason, header.base_offset + header.count
-                raise CorruptLog(segment.path, walker.position, text, base, end) from None
+                end = header.base_offset + header.count
+                raise unreadable(segment.path, walker.position, error, base, end) from None
             for row in range(view.count):
                 yield view, row
             expected = view.next_offset()
@@ -198,7 +211,7 @@ def _rewrite(
     try:
         file.truncate(0)
         compress = partition.settings.compression == "zstd"
-        rewriter = _Rewriter(file, base, end_offset, compress)
+        rewriter = _Rewriter(file, base, end_offset, compress, partition.salt.value)
         for segment, segment_end in _with_ends(group, end_offset):
             for view, row in _rows(partition, segment, segment_end):
                 if keep(view, row) or view.offset_of(row) == end_offset - 1:
@@ -219,7 +232,7 @@ def _rewrite(
             return Cleaned()
         files.rename(swap + TEMPORARY_SUFFIX, swap)
         files.sync_directory(partition.directory)
-        new = Segment(partition.directory, base, False, rewriter.index)
+        new = Segment(partition.directory, base, False, rewriter.index, salt=group[0].salt)
         name = swap.rpartition("/")[2]
         partition.replace_segments(
             group, new, lambda: put_swap_in_place(files, partition.directory, name)
@@ -290,7 +303,7 @@ def _is_fragmented(partition: Partition, segment: Segment) -> bool:
     batches = 0
     size = 0
     with partition.pool.use(segment.path) as file:
-        walker = Walker(file, 0, file.size(), SMALL_BATCH_BYTES)
+        walker = segment.walker(file, 0, file.size(), SMALL_BATCH_BYTES)
         while batches < 32:
             try:
                 header = walker.check()
@@ -309,7 +322,7 @@ def _is_fragmented(partition: Partition, segment: Segment) -> bool:
 def compact(partition: Partition, now_us: int) -> Cleaned:
     """Keeps the newest record of each key; deletion marks go when they are old enough.
 
-    A record without a key stays. A record with a key and an empty value is a deletion mark.
+    A record without a key stays. A record with a key and no value (null) is a deletion mark.
     Raises CorruptLog when it meets damage for the first time; the next run leaves that segment out.
     """
     sealed = _sealed(partition)
@@ -335,7 +348,7 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
             return True  # past MAX_KEYS: an older record of the key may stay, so its mark stays too
         if newest > view.offset_of(row):
             return False
-        return bool(view.value(row)) or view.time_of(row) >= oldest_mark_us
+        return not view.is_deletion(row) or view.time_of(row) >= oldest_mark_us
 
     total = Cleaned()
     for group, end_offset in _groups(partition, sealed):

@@ -48,6 +48,7 @@ from penstock.log.storage.files import File
 from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.hints import ReadHints
 from penstock.log.storage.index import SparseIndex
+from penstock.log.storage.salt import Salt, new_salt, write_salt
 from penstock.log.storage.segment import (
     CutFailed,
     Segment,
@@ -81,6 +82,7 @@ class Partition:
         clock_us: Callable[[], int],
         observe_flush: Callable[[float, int], None] | None = None,
         sync_pool: Executor | None = None,
+        draw_salt: Callable[[], int] = new_salt,
     ) -> None:
         self.directory = directory
         self.settings = settings
@@ -96,6 +98,7 @@ class Partition:
         self.counters.cut_bytes = found.cut_bytes
         self.counters.damages = len(found.damages)
         self.recovered = found
+        self.salt = found.salt if found.salt.value else Salt(draw_salt())
         self.segments = found.segments
         self.start_offset = found.start_offset
         self.missing_head = found.missing_head
@@ -314,9 +317,11 @@ class Partition:
         if self._must_roll(group.waiting_bytes, stored.size()):
             self._write(group)
             self._roll()
+        if self.segments[-1].base_offset < self.salt.since:
+            self._begin_salt(self.segments[-1])
         last = group.waiting[-1] if group.waiting else None
         base = last.base_offset + last.batch.count if last is not None else self.next_offset
-        header = stored.stamp(base, self.flushed_offset)
+        header = stored.stamp(base, self.flushed_offset, self.salt.value)
         group.waiting.append(Entry(batch, token, base, header, stored))
         group.waiting_bytes += stored.size()
         if batch.flags & FLAG_PRODUCER:
@@ -349,7 +354,15 @@ class Partition:
         if not self.segments or self.segments[-1].sealed:
             return True
         used = self._active_index().size + waiting_bytes
-        return bool(used) and used + size > self.settings.segment_bytes
+        # Batches of version 1 and 2 are not mixed in one file.
+        too_old = self.segments[-1].base_offset < self.salt.since
+        return bool(used) and (too_old or used + size > self.settings.segment_bytes)
+
+    def _begin_salt(self, segment: Segment) -> None:
+        """The first batch with a salt is about to be written, at the beginning of this segment."""
+        salt = Salt(self.salt.value, segment.base_offset)
+        write_salt(self.pool.files, self.directory, salt)
+        self.salt = segment.salt = salt
 
     def _active_index(self) -> SparseIndex:
         index = self.segments[-1].index
@@ -361,7 +374,8 @@ class Partition:
         if not self.segments:
             self.pool.files.make_directory(self.directory)
         base_offset = self.next_offset
-        segment = Segment(self.directory, base_offset, False, SparseIndex(base_offset))
+        index = SparseIndex(base_offset)
+        segment = Segment(self.directory, base_offset, False, index, salt=self.salt)
         with self.pool.use(segment.path, create=True) as file:
             if file.size():
                 file.truncate(0)

@@ -23,7 +23,8 @@ from penstock.log.batch.format import FLAG_PRODUCER
 from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.index import SparseIndex
-from penstock.log.storage.scan import SCAN_CHUNK_BYTES, Damage, scan
+from penstock.log.storage.salt import ANY_SALT, Salt, find_salt
+from penstock.log.storage.scan import SCAN_CHUNK_BYTES, Damage
 from penstock.log.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -60,6 +61,8 @@ class Recovered:
     missing_head: Damage | None = None
     # What the last clean stop noted; 0 when there was none.
     checkpoint: int = 0
+    # Of value 0 when no batch has one yet.
+    salt: Salt = ANY_SALT
 
 
 @dataclass(slots=True)
@@ -133,6 +136,10 @@ def recover(files: FileSystem, directory: str) -> Recovered:
     start_offset = read_number(files, f"{directory}/{START_FILE}")
     segments = _list_segments(files, directory)
     segments = _drop_below_start(files, directory, segments, start_offset)
+    heads = [(segment.base_offset, segment.path) for segment in segments]
+    salt = find_salt(files, directory, heads, repair=True)
+    for segment in segments:
+        segment.salt = salt
     snapshots = _snapshot_offsets(files, directory)
     checkpoint = read_number(files, f"{directory}/{CHECKPOINT_FILE}") or 0
     floor = max([checkpoint, *snapshots, *(s.base_offset for s in segments if s.sealed)])
@@ -142,7 +149,8 @@ def recover(files: FileSystem, directory: str) -> Recovered:
         # A damaged one says nothing; then what is there is all that we know of.
         damaged = files.exists(f"{directory}/{START_FILE}")
         start_offset = first_base if damaged else 0
-    found = Recovered(segments, start_offset, first_base, ProducerTable(), checkpoint=checkpoint)
+    found = Recovered(segments, start_offset, first_base, ProducerTable())
+    found.checkpoint, found.salt = checkpoint, salt
     if start_offset < first_base:
         path = f"{directory}/{file_name(start_offset, LOG_SUFFIX)}"
         reason = "segment files are missing"
@@ -264,7 +272,7 @@ def _walk(files: FileSystem, segment: Segment) -> _Walked:
     index = SparseIndex(segment.base_offset)
     try:
         size = file.size()
-        for found in scan(file, segment.path, segment.base_offset, size):
+        for found in segment.scan(file, size):
             if found.damage is not None:
                 walked.damages.append(found.damage)
                 continue
@@ -366,7 +374,7 @@ def _cut(files: FileSystem, found: Recovered, at: int, position: int, walk: _Wal
     index = SparseIndex(segment.base_offset)
     file = files.open(segment.path)
     try:
-        for step in scan(file, segment.path, segment.base_offset, position):
+        for step in segment.scan(file, position):
             if step.header is not None:
                 header = step.header
                 index.add(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError
-from penstock.log.batch.format import HEADER_SIZE, BatchError, BatchHeader
+from penstock.log.batch.format import BatchError, BatchHeader
 from penstock.log.batch.view import view_body
 from penstock.log.metadata.store import check_metadata
 from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
@@ -18,6 +18,7 @@ from penstock.log.partitions.recovery import CHECKPOINT_FILE, START_FILE, read_n
 from penstock.log.storage.files import File, FileSystem
 from penstock.log.storage.index import IndexDamaged, SparseIndex
 from penstock.log.storage.names import METADATA_FILE, TOPICS_DIRECTORY
+from penstock.log.storage.salt import find_salt
 from penstock.log.storage.scan import Damage, scan
 from penstock.log.storage.segment import (
     INDEX_SUFFIX,
@@ -128,6 +129,12 @@ class _Partition:
         self._directory = directory
         self._report = report
         self._names = files.list(directory)
+        bases = [offset_of_name(name, LOG_SUFFIX) for name in self._names]
+        self._salt = find_salt(
+            files,
+            directory,
+            [(b, f"{directory}/{file_name(b, LOG_SUFFIX)}") for b in bases if b is not None],
+        )
         # What is known to have been durable: beyond it, bytes that do not check are a torn tail.
         self._floor = 0
 
@@ -196,7 +203,7 @@ class _Partition:
             segment.size = file.size()
             segment.next_offset = segment.base_offset
             index = SparseIndex(segment.base_offset)
-            for found in scan(file, segment.path, segment.base_offset, segment.size):
+            for found in scan(file, segment.path, segment.base_offset, segment.size, self._salt):
                 if found.damage is not None:
                     segment.damages.append(found.damage)
                 if found.header is not None:
@@ -223,7 +230,7 @@ class _Partition:
         self._report.batches += 1
         self._report.records += header.count
         try:
-            view_body(header, file.pread(header.length, position), HEADER_SIZE).check_columns()
+            view_body(header, file.pread(header.length, position), header.size).check_columns()
         except BatchError as error:
             base, end = header.base_offset, header.base_offset + header.count
             place = position + header.length

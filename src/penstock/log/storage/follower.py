@@ -20,6 +20,7 @@ from penstock.log.storage.cache import BatchCache, RecentBatches
 from penstock.log.storage.files import File, FileSystem, RealFiles
 from penstock.log.storage.hints import ReadHints
 from penstock.log.storage.index import IndexDamaged, SparseIndex
+from penstock.log.storage.salt import find_salt
 from penstock.log.storage.scan import Damage, Walker, end_of
 from penstock.log.storage.segment import LOG_SUFFIX, Segment, offset_of_name, read_small_file
 
@@ -202,7 +203,8 @@ class Follower:
             # Its neighbours may be gone into the new one.
             del self._known[base]
             return None
-        segment = Segment(self.directory, base, sealed=False)
+        salt = find_salt(self.pool.files, self.directory, [(base, path)])
+        segment = Segment(self.directory, base, sealed=False, salt=salt)
         index, whole = SparseIndex(base), None
         try:
             data = read_small_file(self.pool.files, segment.index_path)
@@ -223,7 +225,7 @@ class Follower:
         """Walks on to `offset` and some bytes more, never behind `end`: that need not be whole."""
         index = known.index
         start = index.size
-        walker = Walker(file, start, file.size())
+        walker = known.segment.walker(file, start, file.size())
         while index.next_offset < end:
             header = _check(known, walker, end)
             if header is None or header.base_offset >= end:

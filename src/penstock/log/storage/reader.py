@@ -16,7 +16,7 @@ from penstock.log.storage.cache import BatchCache, RecentBatches
 from penstock.log.storage.files import File, FileSystem
 from penstock.log.storage.hints import ReadHints
 from penstock.log.storage.index import NO_TIME
-from penstock.log.storage.scan import Damage, Walker, end_of
+from penstock.log.storage.scan import Damage, Walker, end_of, unreadable
 from penstock.log.storage.segment import Segment
 
 # The least read from disk at once: below it system calls cost more than the bytes.
@@ -147,7 +147,7 @@ def _read_from_disk(partition: Readable, collector: _Collector, end: int, max_by
         start = partition.hints.take(segment, collector.offset)
         if start is None:
             start = index.position_of(collector.offset)
-        walker = Walker(file, start, index.size, chunk_bytes)
+        walker = segment.walker(file, start, index.size, chunk_bytes)
         stop = min(end, segment_end)
         if _take_batches(segment, walker, collector, stop) and collector.offset < stop:
             raise CorruptLog(
@@ -194,12 +194,9 @@ def _take_batches(segment: Segment, walker: Walker, collector: _Collector, end: 
             try:
                 collector.take(walker.view(header))
             except BatchError as error:
-                raise CorruptLog(
-                    segment.path,
-                    walker.position,
-                    error.reason,
-                    header.base_offset,
-                    header.base_offset + header.count,
+                end_offset = header.base_offset + header.count
+                raise unreadable(
+                    segment.path, walker.position, error, header.base_offset, end_offset
                 ) from None
             if collector.full:
                 return False
@@ -242,7 +239,7 @@ def _first_at(
     partition: Readable, file: File, segment: Segment, segment_end: int, time_us: int
 ) -> int | None:
     index = segment.loaded_index(partition.pool.files, file)
-    walker = Walker(file, index.position_of_time(time_us), index.size)
+    walker = segment.walker(file, index.position_of_time(time_us), index.size)
     expected = segment.base_offset
     while True:
         header = walker.check_or_refuse(segment.path, expected, segment_end)

@@ -11,14 +11,16 @@ from penstock.log.batch.format import (
     FLAG_OFFSETS,
     HEADER_SIZE,
     MAGIC_BYTES,
+    OLDEST_VERSION,
     BatchError,
     BatchHeader,
     check_batch,
     parse_header,
 )
-from penstock.log.batch.view import BatchView, view_body
-from penstock.log.errors import CorruptLog
+from penstock.log.batch.view import BatchView, UnknownKeyId, view_body
+from penstock.log.errors import CorruptLog, KeyUnknown
 from penstock.log.storage.files import File
+from penstock.log.storage.salt import ANY_SALT, Salt
 
 # Read at once while scanning: large enough that system calls do not count, small enough to stay in the
 # CPU's cache between copy and checksum.
@@ -38,14 +40,25 @@ class Damage:
 
 
 class Walker:
-    """Goes from batch to batch up to `end`, reading `chunk_bytes` at a time."""
+    """Goes from batch to batch up to `end`, reading `chunk_bytes` at a time.
+
+    Batches of another salt, or older than `least_version`, are damage: bytes that do not belong here.
+    """
 
     def __init__(
-        self, file: File, position: int, end: int, chunk_bytes: int = SCAN_CHUNK_BYTES
+        self,
+        file: File,
+        position: int,
+        end: int,
+        chunk_bytes: int = SCAN_CHUNK_BYTES,
+        salt: Salt = ANY_SALT,
+        least_version: int = OLDEST_VERSION,
     ) -> None:
         self.position = position
         self.end = end
         self._file = file
+        self._salt = salt
+        self._least_version = least_version
         self._chunk_bytes = chunk_bytes
         self._window = b""
         self._window_at = position
@@ -70,7 +83,8 @@ class Walker:
             raise BatchError("batch is cut off")
         inside = self._need(header.length)
         header = check_batch(self._window, inside)
-        if header.flags & FLAG_OFFSETS:
+        self._salt.check(header, self._least_version)
+        if header.flags & FLAG_OFFSETS and not header.key_id:
             self.view(header)  # where it ends stands in its columns: they must be readable too
         return header
 
@@ -90,12 +104,12 @@ class Walker:
 
     def view(self, header: BatchHeader) -> BatchView:
         """A view of the batch that `check` gave."""
-        return view_body(header, self._window, self.position - self._window_at + HEADER_SIZE)
+        return view_body(header, self._window, self.position - self._window_at + header.size)
 
     def body(self, header: BatchHeader) -> bytes:
         """The body as it is stored, of the batch that `check` gave."""
         start = self.position - self._window_at
-        return self._window[start + HEADER_SIZE : start + header.length]
+        return self._window[start + header.size : start + header.length]
 
     def advance(self, header: BatchHeader) -> None:
         self.position += header.length
@@ -160,9 +174,17 @@ class Walker:
         self.position = self.end
 
 
+def unreadable(
+    path: str, position: int, error: BatchError, first_offset: int, next_offset: int
+) -> CorruptLog:
+    """The error for a batch whose checksum is right and whose body cannot be used."""
+    kind = KeyUnknown if isinstance(error, UnknownKeyId) else CorruptLog
+    return kind(path, position, error.reason, first_offset, next_offset)
+
+
 def end_of(walker: Walker, header: BatchHeader) -> int:
     """The offset after the last record of the batch at the walker's position."""
-    if header.flags & FLAG_OFFSETS:
+    if header.flags & FLAG_OFFSETS and not header.key_id:
         return walker.view(header).next_offset()
     return header.base_offset + header.count
 
@@ -177,9 +199,10 @@ class Found:
     damage: Damage | None
 
 
-def scan(file: File, path: str, base_offset: int, end: int) -> Iterator[Found]:
+def scan(file: File, path: str, base_offset: int, end: int, salt: Salt) -> Iterator[Found]:
     """All batches of a segment and all damage between them, in file order."""
-    walker = Walker(file, 0, end)
+    least_version = salt.least_version(base_offset)
+    walker = Walker(file, 0, end, salt=salt, least_version=least_version)
     expected = base_offset
     while True:
         start = walker.position

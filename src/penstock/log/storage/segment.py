@@ -4,11 +4,13 @@ Knows nothing of appends in progress or of readers; the partition owns the list 
 """
 
 import errno
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.log.storage.files import File, FileSystem
 from penstock.log.storage.index import IndexDamaged, SparseIndex
-from penstock.log.storage.scan import Damage, scan
+from penstock.log.storage.salt import ANY_SALT, Salt
+from penstock.log.storage.scan import SCAN_CHUNK_BYTES, Damage, Found, Walker, scan
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -112,6 +114,7 @@ class Segment:
     sealed: bool
     index: SparseIndex | None = None
     damages: list[Damage] = field(default_factory=list)
+    salt: Salt = ANY_SALT
 
     @property
     def path(self) -> str:
@@ -131,18 +134,27 @@ class Segment:
                     raise IndexDamaged("missing")
                 self.index = SparseIndex.decode(data, self.base_offset, size)
             except IndexDamaged:
-                self.index, damages = build_index(file, self.path, self.base_offset, size)
+                self.index, damages = build_index(file, self, size)
                 self.damages.extend(damage for damage in damages if damage not in self.damages)
         return self.index
 
+    def walker(
+        self, file: File, position: int, end: int, chunk_bytes: int = SCAN_CHUNK_BYTES
+    ) -> Walker:
+        """Goes over the batches of this segment, and over nothing that only looks like one."""
+        least_version = self.salt.least_version(self.base_offset)
+        return Walker(file, position, end, chunk_bytes, self.salt, least_version)
 
-def build_index(
-    file: File, path: str, base_offset: int, size: int
-) -> tuple[SparseIndex, list[Damage]]:
+    def scan(self, file: File, end: int) -> Iterator[Found]:
+        """All batches up to `end` and all damage between them, in file order."""
+        return scan(file, self.path, self.base_offset, end, self.salt)
+
+
+def build_index(file: File, segment: Segment, size: int) -> tuple[SparseIndex, list[Damage]]:
     """Walks a whole segment; damaged places are left out of the index and reported."""
-    index = SparseIndex(base_offset)
+    index = SparseIndex(segment.base_offset)
     damages = []
-    for found in scan(file, path, base_offset, size):
+    for found in segment.scan(file, size):
         header = found.header
         if header is not None:
             index.add(

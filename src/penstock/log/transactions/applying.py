@@ -39,7 +39,6 @@ from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.producers import TRANSACTION_BIT
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.storage.files import FileSystem
-from penstock.log.storage.scan import scan
 from penstock.log.storage.segment import Segment
 from penstock.log.transactions.retries import Retries
 from penstock.log.transactions.staging import GIVE_UP_FILE, Staging
@@ -384,7 +383,7 @@ def _first_of_producer(partition: Partition, producer_id: int) -> int | None:
 def _first_in_segment(files: FileSystem, segment: Segment, producer_id: int) -> BatchHeader | None:
     file = files.open(segment.path)
     try:
-        for found in scan(file, segment.path, segment.base_offset, file.size()):
+        for found in segment.scan(file, file.size()):
             header = found.header
             if header is None or not header.flags & FLAG_PRODUCER:
                 continue

@@ -16,7 +16,7 @@ metadata/transaction_rows.py.
 import threading
 from collections.abc import Generator, Sequence
 
-from penstock.log.batch.format import Batch, BatchError
+from penstock.log.batch.format import FLAG_EMPTY_DELETES, VERSION, Batch, BatchError
 from penstock.log.errors import StagingDamaged
 from penstock.log.metadata.transaction_rows import StagedBatch
 from penstock.log.storage.files import File, FileSystem
@@ -136,10 +136,12 @@ def _batch_at(file: File, path: str, entry: StagedBatch) -> Batch:
         body = walker.body(header)
     except BatchError as error:
         raise StagingDamaged(path, entry.position, error.reason) from None
+    # What was staged before version 2: an empty value of a key stays a deletion mark.
+    kept_flags = FLAG_EMPTY_DELETES if header.version < VERSION else 0
     return Batch(
         body,
         header.count,
-        header.flags,
+        header.flags | kept_flags,
         header.first_time_us,
         header.max_time_us,
         header.raw_length,

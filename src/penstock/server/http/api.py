@@ -275,7 +275,7 @@ def _record(partition: int, record: Record) -> Json:
         "offset": record.offset,
         "timestamp_us": record.time_us,
         "key": None if record.key is None else _base64(record.key),
-        "value": _base64(record.value),
+        "value": None if record.value is None else _base64(record.value),
         "headers": [[name.decode("utf-8", "replace"), _base64(v)] for name, v in record.headers],
     }
 
