@@ -198,7 +198,7 @@ class EmbeddedEngine:
         return self.catalogue.remove(name, self._removed)
 
     def _removed(self, topic: Topic) -> None:
-        self._groups.forget_topic(topic.info.name)
+        self._groups.forget_topic(topic.info.id)
         self._stop_partitions(topic)
         self.catalogue.remove_files(topic.directory)
 
