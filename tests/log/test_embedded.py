@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from conformance.blipmq.peer import until
 from kit.engines import WAIT_S, Opener, batch, make, put, values_of
 from kit.faulty_files import FaultyFiles
 from kit.partitions import Clock
@@ -16,6 +17,7 @@ from kit.records import Row, build
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import AppendFailed, LogClosed
 from penstock.log.metadata.schema import MIGRATIONS
+from penstock.log.metadata_errors import MetadataUnavailable
 from penstock.log.storage.lock import DataDirectoryInUse
 
 
@@ -158,8 +160,38 @@ def test_a_directory_that_is_removed_takes_nothing_any_more(
     (tmp_path / "data").rename(tmp_path / "away")
     if replaced:
         shutil.copytree(tmp_path / "away", tmp_path / "data")
+    until(lambda: engine.lost is not None, "seen")
     for _ in range(2):
         engine.maintain()
         with pytest.raises(AppendFailed, match="the data directory was removed"):
             engine.append("a", 0, batch(b"v"))
+        for change in (
+            lambda: engine.create_topic("b"),
+            lambda: engine.commit_offset("g", "a", 0, 1),
+            lambda: engine.transactions.begin("q", 1_000_000),
+        ):
+            with pytest.raises(MetadataUnavailable, match="the data directory was removed"):
+                change()
     assert caplog.text.count("was removed under the running server") == 1
+
+
+def test_a_clock_that_jumps_removes_nothing(opened: Opener) -> None:
+    """Retention and the timeouts of transactions wait until the jump is confirmed."""
+    clock, elapsed = Clock(1_700_000_000_000_000), [0.0]
+    engine = opened(clock_us=clock, elapsed_s=lambda: elapsed[0])
+    make(engine, "a", retention_ms=3600 * 1000)
+    put(engine, "a", b"kept", time_us=clock.now_us)
+    engine.transactions.begin("q", 60_000_000)
+    clock.now_us += 30 * 24 * 3600 * 1_000_000
+    engine.maintain()
+    assert values_of(engine, "a") == [b"kept"]
+    assert engine.transactions.state("q") == "open"
+    assert engine.statistics().clock_step_us == 30 * 24 * 3600 * 1_000_000
+    # Time that really passes is believed.
+    clock.now_us -= 30 * 24 * 3600 * 1_000_000
+    for _ in range(2):
+        clock.now_us += 3600 * 1_000_000
+        elapsed[0] += 3600
+        engine.maintain()
+    assert engine.offsets("a", 0) == (1, 1)
+    assert engine.transactions.state("q") == "unknown"

@@ -38,8 +38,10 @@ from penstock.log.storage.files import FileSystem, RealFiles
 from penstock.log.storage.handles import DEFAULT_OPEN_FILES, HandlePool
 from penstock.log.storage.lock import DataDirectoryLock
 from penstock.log.storage.names import METADATA_FILE
+from penstock.log.storage.presence import Presence
 from penstock.log.storage.reader import ReadResult
 from penstock.log.storage.reserve import Reserve
+from penstock.log.storage.steady_clock import SteadyClock, boot_time_s
 from penstock.log.transactions.staging import Staging
 from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactions
 
@@ -47,6 +49,8 @@ from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactio
 READER_THREADS = 2
 # Retention and compaction need not be prompt: segments are large and rarely become due.
 MAINTENANCE_INTERVAL_S = 60.0
+
+__all__ = ["EmbeddedEngine", "EngineOptions", "boot_time_s", "wall_clock_us"]
 
 T = TypeVar("T")
 
@@ -81,7 +85,9 @@ class EmbeddedEngine:
         clock_us: Callable[[], int] = wall_clock_us,
         monotonic: Callable[[], float] = time.monotonic,
         observe_flush: Callable[[float, int], None] | None = None,
+        elapsed_s: Callable[[], float] | None = None,
     ) -> None:
+        """`elapsed_s` confirms the clock (steady_clock.py); without it the clock is believed."""
         self.directory = directory
         self.options = options if options is not None else EngineOptions()
         self.post = post
@@ -91,8 +97,7 @@ class EmbeddedEngine:
         self.files = files if files is not None else RealFiles()
         self.files.make_directory(directory)
         self._lock = DataDirectoryLock(directory)
-        # What is written into removed files is gone with the process.
-        self._lost = False
+        self.steady_us = SteadyClock(clock_us, elapsed_s or (lambda: clock_us() / 1_000_000))
         self._totals = LogTotals()
         with ExitStack() as opened:
             opened.callback(self._lock.release)
@@ -129,7 +134,7 @@ class EmbeddedEngine:
             self.catalogue,
             self.commit,
             self.reserve,
-            self.clock_us,
+            self.steady_us,
             self.post,
             self.options.transaction_memory_us,
         )
@@ -138,6 +143,8 @@ class EmbeddedEngine:
         self._readers = ThreadPoolExecutor(READER_THREADS, "penstock-read")
         opened.callback(self._readers.shutdown)
         self._closing = threading.Event()
+        self._presence = Presence(self._lock, self.metadata.refuse)
+        opened.callback(self._presence.close)
         self._maintenance = threading.Thread(
             target=self._maintain, name="penstock-maintenance", daemon=True
         )
@@ -149,7 +156,7 @@ class EmbeddedEngine:
             settings,
             self.pool,
             self.cache,
-            self.clock_us,
+            self.steady_us,
             self._observe_flush,
             self._sync_pool,
         )
@@ -238,8 +245,8 @@ class EmbeddedEngine:
         target = self.catalogue.partition(topic, partition)
         check_record_sizes(batch, found.info.settings.record_bytes)
         self.reserve.check(target.directory)
-        if self._lost:
-            raise AppendFailed(target.directory, "the data directory was removed")
+        if self._presence.lost is not None:
+            raise AppendFailed(target.directory, self._presence.lost)
         token = target.append(batch)
         if found.described is not found.info:
             self.catalogue.note_records(found)
@@ -327,7 +334,12 @@ class EmbeddedEngine:
             transaction_retries=self.transactions.retries,
             metadata_commits=self.metadata.commits,
             metadata_changes=self.metadata.changes,
+            clock_step_us=self.steady_us.step_us,
         )
+
+    @property
+    def lost(self) -> str | None:
+        return self._presence.lost
 
     def partition_directory(self, topic: str, partition: int) -> str:
         return self.catalogue.partition(topic, partition).directory
@@ -353,14 +365,7 @@ class EmbeddedEngine:
 
     def maintain(self) -> None:
         """One round of retention, compaction and merging, and of late transactions."""
-        if not self._lock.is_there():
-            if not self._lost:
-                logger.error(
-                    "data directory %s was removed under the running server: nothing is stored any"
-                    " more; put it back and start the server again",
-                    self.directory,
-                )
-            self._lost = True
+        if self._presence.lost is not None:
             return
         try:
             self.transactions.expire()
@@ -388,7 +393,7 @@ class EmbeddedEngine:
             self._maintain_partition(partition)
 
     def _maintain_partition(self, partition: Partition) -> None:
-        now_us = self.clock_us()
+        now_us = self.steady_us()
         if partition.settings.cleanup == "compact":
             cleaner.compact(partition, now_us)
         else:
@@ -401,6 +406,7 @@ class EmbeddedEngine:
             return
         self._closing.set()
         self._maintenance.join()
+        self._presence.close()
         self.transactions.close()
         self._readers.shutdown()
         self.commit.close()

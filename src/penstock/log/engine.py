@@ -248,6 +248,11 @@ class Engine(Protocol):
         ...
 
     def statistics(self) -> Statistics: ...
+    @property
+    def lost(self) -> str | None:
+        """Why nothing is stored until a restart; None while all is well."""
+        ...
+
     def partition_directory(self, topic: str, partition: int) -> str | None:
         """Where another process of this machine may read the segment files (storage/follower.py): an
         optimisation that only an engine with files has. None: read through the engine."""

@@ -33,3 +33,5 @@ class Statistics:
     # Durable writes of the metadata, and the changes in them.
     metadata_commits: int
     metadata_changes: int
+    # How far the wall clock went ahead at once, while that is not believed.
+    clock_step_us: int = 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
-from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.embedded import EmbeddedEngine, EngineOptions, boot_time_s
 from penstock.log.engine import Engine
 from penstock.log.settings import TopicSettings
 from penstock.server.config.checks import development_key_allowed
@@ -57,7 +57,9 @@ def open_engine(
         transaction_memory_us=config.log.transaction_memory_us,
     )
     directory = config.server.data_directory
-    return EmbeddedEngine(directory, options, post=post, observe_flush=observe_flush)
+    return EmbeddedEngine(
+        directory, options, post=post, observe_flush=observe_flush, elapsed_s=boot_time_s
+    )
 
 
 def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop) -> Access:

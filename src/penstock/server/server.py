@@ -68,6 +68,18 @@ class Exposed(PenstockError):
         return f"refusing to start: {self.reason}"
 
 
+class NothingStored(PenstockError):
+    """The end of a server that could not keep what it had: the exit code must tell."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(directory, reason)
+        self.directory = directory
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.directory}: {self.reason} while the server ran; what it held is lost"
+
+
 class Server:
     """Lives on one event loop. `hub`, `broker` and `engine` are there after `start`."""
 
@@ -106,6 +118,8 @@ class Server:
             await stop.wait()
         finally:
             await self.stop()
+        if self.engine.lost is not None:
+            raise NothingStored(self.config.server.data_directory, self.engine.lost)
 
     # --- start -----------------------------------------------------------------------------------
 
@@ -150,6 +164,7 @@ class Server:
         self.metrics.broker = self.broker
         self.broker.render_metrics = lambda: self.metrics.summary().decode()
         self.metrics.hub = self.hub
+        self.http.broken = lambda: self.engine.lost
         self.http.api = Api(self.broker, topic_defaults(self.config))
 
     def _factory(self, listener: str) -> Callable[[], Connection]:

@@ -185,6 +185,7 @@ class SqlStore:
         # Asked when the disk is full. True: it may go now.
         self._make_space = make_space
         self._queue: deque[Change[Any]] = deque()
+        self._refusal: str | None = None
         self._closing = False
         self._submitted = threading.Condition()  # guards the queue; wakes the writer
         self._settled = threading.Condition()  # guards `done` of all changes; wakes result()
@@ -210,11 +211,18 @@ class SqlStore:
         with self._submitted:
             if self._closing:
                 raise MetadataClosed(self.path)
+            if self._refusal is not None:
+                raise MetadataUnavailable(self.path, self._refusal)
             if len(self._queue) >= self._max_queued:
                 raise MetadataOverloaded(self.path, self._max_queued)
             self._queue.append(pending)
             self._submitted.notify()
         return pending
+
+    def refuse(self, reason: str) -> None:
+        """From now on every change is refused: it would be written into a file that is gone."""
+        with self._submitted:
+            self._refusal = reason
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Rows of a SELECT, as of the last commit. Writing statements are refused by SQLite."""

@@ -93,6 +93,8 @@ class HttpApp:
         self.metrics = metrics
         self.api: Api | None = None
         self.state = "starting"
+        # Why nothing can be stored, once there is an engine to ask.
+        self.broken: Callable[[], str | None] = lambda: None
         self.app = Starlette(
             routes=[
                 Route("/healthz", self._health),
@@ -111,6 +113,9 @@ class HttpApp:
         return _json({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
+        broken = self.broken() if self.state == "ready" else None
+        if broken is not None:
+            return _json({"status": "broken", "reason": broken}, 503)
         return _json({"status": self.state}, 200 if self.state == "ready" else 503)
 
     async def _metrics(self, request: Request) -> Response:

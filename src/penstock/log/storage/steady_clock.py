@@ -1,0 +1,83 @@
+"""The wall clock, as far as another clock confirms it: what is removed for its age is gone for good.
+
+A wall clock that is set wrong by a month would make retention remove everything within a minute. So a
+step forward that the time since the boot does not show is not believed: time goes on from before it.
+It is believed when the clock has stayed there for CONFIRMED_S, or after a restart of the server, by which
+an operator says that the clock is right. A step backward keeps more for longer, and needs no protection.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+# What a time server corrects at once is far below it; what retention is set to is above it.
+MAX_STEP_US: Final = 3600 * 1_000_000
+# Time for somebody to see the line in the log, or the metric, and to put the clock right.
+CONFIRMED_S: Final = 24 * 3600.0
+_SECOND_US: Final = 1_000_000
+
+logger = logging.getLogger(__name__)
+
+
+def boot_time_s() -> float:
+    """Since the boot, suspension included; nobody can set it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SteadyClock:
+    """Called for the time in microseconds. Thread-safe."""
+
+    def __init__(self, clock_us: Callable[[], int], elapsed_s: Callable[[], float]) -> None:
+        self._clock_us = clock_us
+        self._elapsed_s = elapsed_s
+        self._lock = threading.Lock()
+        # A moment that was believed, on both clocks.
+        self._believed = clock_us(), elapsed_s()
+        self._held_since_s: float | None = None
+
+    @property
+    def step_us(self) -> int:
+        """How far the wall clock is ahead of what is believed; 0 when all is well."""
+        believed_us = self()
+        return 0 if self._held_since_s is None else self._clock_us() - believed_us
+
+    def __call__(self) -> int:
+        with self._lock:
+            wall_us, elapsed_s = self._clock_us(), self._elapsed_s()
+            known_us, known_s = self._believed
+            expected_us = known_us + int((elapsed_s - known_s) * _SECOND_US)
+            if wall_us - expected_us <= MAX_STEP_US:
+                self._believe(wall_us, elapsed_s, expected_us)
+                return wall_us
+            if self._held_since_s is None:
+                self._held_since_s = elapsed_s
+                _report_step(wall_us - expected_us)
+            if elapsed_s - self._held_since_s < CONFIRMED_S:
+                return expected_us
+            self._believed = wall_us, elapsed_s
+            self._held_since_s = None
+            logger.warning(
+                "the clock has stayed where it was set for %.0f h: it is believed, retention and"
+                " expiry go on by it",
+                CONFIRMED_S / 3600,
+            )
+            return wall_us
+
+    def _believe(self, wall_us: int, elapsed_s: float, expected_us: int) -> None:
+        # A clock that went back is not noted: when it is put right, that is no step.
+        if wall_us >= expected_us - MAX_STEP_US:
+            self._believed = wall_us, elapsed_s
+        if self._held_since_s is not None:
+            self._held_since_s = None
+            logger.warning("the clock is right again: retention and expiry go on by it")
+
+
+def _report_step(step_us: int) -> None:
+    logger.error(
+        "the clock went %.1f h forward at once: retention and expiry go on by the time before, for %.0f h"
+        " or until the clock is put right; if it is right now, restart the server",
+        step_us / _SECOND_US / 3600,
+        CONFIRMED_S / 3600,
+    )

@@ -1,0 +1,70 @@
+"""The clock that retention goes by: steps that nothing confirms are not believed."""
+
+import pytest
+
+from penstock.log.storage.steady_clock import CONFIRMED_S, MAX_STEP_US, SteadyClock, boot_time_s
+
+SECOND_US = 1_000_000
+DAY_US = 24 * 3600 * SECOND_US
+START_US = 1_700_000_000 * SECOND_US
+
+
+class Clocks:
+    """A wall clock and one that nobody can set."""
+
+    def __init__(self) -> None:
+        self.wall_us = START_US
+        self.elapsed_s = 5.0
+        self.steady = SteadyClock(lambda: self.wall_us, lambda: self.elapsed_s)
+
+    def passes(self, seconds: float) -> None:
+        self.wall_us += int(seconds * SECOND_US)
+        self.elapsed_s += seconds
+
+
+def test_time_that_passes_is_believed() -> None:
+    clocks = Clocks()
+    for _ in range(100):
+        clocks.passes(9 * 3600)
+        assert clocks.steady() == clocks.wall_us
+    assert clocks.steady.step_us == 0
+
+
+@pytest.mark.parametrize("step_us", [MAX_STEP_US, -MAX_STEP_US, -400 * DAY_US])
+def test_small_steps_and_steps_back_are_believed(
+    step_us: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clocks = Clocks()
+    clocks.wall_us += step_us
+    assert clocks.steady() == clocks.wall_us
+    clocks.wall_us -= step_us
+    assert clocks.steady() == clocks.wall_us, "put right"
+    assert caplog.text == ""
+
+
+def test_a_large_step_is_held_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = Clocks()
+    clocks.wall_us += 30 * DAY_US
+    for _ in range(3):
+        clocks.passes(60)
+        assert clocks.steady() == clocks.wall_us - 30 * DAY_US
+        assert clocks.steady.step_us == 30 * DAY_US
+    assert caplog.text.count("the clock went 720.0 h forward at once") == 1
+    clocks.wall_us -= 30 * DAY_US
+    assert (clocks.steady(), clocks.steady.step_us) == (clocks.wall_us, 0)
+    assert caplog.text.count("the clock is right again") == 1
+
+
+def test_time_confirms_it(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = Clocks()
+    clocks.wall_us += 30 * DAY_US
+    clocks.steady()
+    clocks.passes(CONFIRMED_S - 1)
+    assert clocks.steady() == clocks.wall_us - 30 * DAY_US
+    clocks.passes(1)
+    assert (clocks.steady(), clocks.steady.step_us) == (clocks.wall_us, 0)
+    assert "stayed where it was set for 24 h" in caplog.text
+
+
+def test_the_time_since_the_boot_does_not_go_back() -> None:
+    assert 0 < boot_time_s() <= boot_time_s()
