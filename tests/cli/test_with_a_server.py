@@ -134,6 +134,39 @@ def test_rustlog_without_rights(
     assert "anonymous may not" in err and "setting rustlog.principal" in err
 
 
+def test_a_topic_is_purged_and_a_group_deleted(run: Run, server: LiveServer) -> None:
+    assert run("pub", "full", "one", "two")[0] == 0
+    assert run("group", "reset", "readers", "--topic", "full", "--to", "latest")[0] == 0
+    code, out, err = run("topic", "purge", "full", "--yes", "--json")
+    assert code == 0 and err.startswith("topic full is purged, ") and '"records":0' in out
+    assert run("cat", "full")[1] == ""
+    assert run("pub", "full", "three")[0] == 0
+    assert run("cat", "full")[1] == "three\n"
+    assert run("group", "delete", "readers")[::2] == (0, "group readers is deleted\n")
+    code, _, err = run("group", "delete", "readers")
+    assert code == 3 and "no group named 'readers'; penstock group ls shows all" in err
+    code, _, err = run("topic", "purge", "fulll", "--yes")
+    assert code == 3 and "did you mean full?" in err
+
+
+def test_a_refusal_names_the_operation(
+    run: Run, server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of a question which the command asks first."""
+    assert run("topic", "create", "guarded")[0] == 0
+    for role in ("reader", "writer"):
+        secret = server.server.broker.access.create_key(role, role)
+        monkeypatch.setenv("PENSTOCK_KEY", secret)
+        for command, words in (
+            (("topic", "delete", "guarded", "--yes"), "delete topic 'guarded'"),
+            (("topic", "purge", "guarded", "--yes"), "purge topic 'guarded'"),
+            (("topic", "set", "guarded", "durability=none"), "change topic 'guarded'"),
+            (("group", "delete", "g"), "delete group 'g'"),
+        ):
+            code, _, err = run(*command)
+            assert code == 5 and f"{role} may not {words}: that needs the right admin" in err
+
+
 def test_the_first_key_of_a_server_should_be_an_admins(run: Run, server: LiveServer) -> None:
     advice = "make one now: penstock key create NAME --role admin\n"
     for name, options in (("app", ()), ("some", ("--role", "admin", "--topics", "orders.*"))):
@@ -142,7 +175,9 @@ def test_the_first_key_of_a_server_should_be_an_admins(run: Run, server: LiveSer
         assert "dev-key ends at the next start" in err and err.endswith(advice)
     assert "dev-key" not in run("key", "create", "ops", "--role", "admin")[2]
     assert "dev-key" not in run("key", "create", "other")[2]
-    assert run("key", "revoke", "ops")[0] == 0
+    code, _, err = run("key", "revoke", "ops")
+    assert code == 1 and "API key 'ops' is the last that may manage keys" in err
+    assert run("key", "revoke", "ops", "--force")[0] == 0
     assert run("key", "create", "third")[2].endswith(advice)
 
 

@@ -30,6 +30,7 @@ KINDS: Final[dict[Code, Callable[[str], Exception]]] = {
     Code.FENCED_PRODUCER: pa.ArrowInvalid,
     Code.SEQUENCE_GAP: pa.ArrowInvalid,
     Code.TRANSACTION_NOT_OPEN: pa.ArrowInvalid,
+    Code.LIMIT_REACHED: pa.ArrowInvalid,
     Code.NOT_AUTHENTICATED: flight.FlightUnauthenticatedError,
     Code.NOT_AUTHORIZED: flight.FlightUnauthorizedError,
     Code.STORAGE_FULL: flight.FlightUnavailableError,

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -235,7 +235,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         self._who(context)
-        return [flight.ActionType(name, about) for name, (_, about, _) in ACTIONS.items()]
+        return [flight.ActionType(name, row.about) for name, row in ACTIONS.items()]
 
     def do_action(
         self, context: flight.ServerCallContext, action: flight.Action
@@ -246,9 +246,9 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
             if known is None:
                 names = ", ".join(ACTIONS)
                 raise invalid(f"no action {action.type!r}; there are {names}")
-            kind, _, call = known
-            body: Any = parse(action.body.to_pybytes() or b"{}", kind, f"body of {action.type}")
-            return iter([flight.Result(encode(call(self._link, who, body)))])
+            content = action.body.to_pybytes() or b"{}"
+            body: Any = parse(content, known.body, f"body of {action.type}")
+            return iter([flight.Result(encode(known.call(self._link, who, body)))])
 
 
 def _told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -374,30 +374,60 @@ def _abort(link: BrokerLink, who: Principal, body: AbortBody) -> object:
     return {"name": body.name, "state": "aborted"}
 
 
-# By name: the kind of the body, the words of list_actions, and the function, which gets just that kind.
-ACTIONS: Final[dict[str, tuple[type, str, Callable[[BrokerLink, Principal, Any], object]]]] = {
-    "topics": (NoBody, "The topics that may be read: {}", _topics),
-    "offsets": (
+class ActionRow(NamedTuple):
+    """An action: what it is in the table of rights, the kind of its body, the words of list_actions, and
+    the function, which gets just that kind."""
+
+    operation: Operation
+    body: type
+    about: str
+    call: Callable[[BrokerLink, Principal, Any], object]
+
+
+ACTIONS: Final[dict[str, ActionRow]] = {
+    "topics": ActionRow(Operation.LIST_TOPICS, NoBody, "The topics that may be read: {}", _topics),
+    "offsets": ActionRow(
+        Operation.DESCRIBE_TOPIC,
         OffsetsBody,
         'Earliest and latest offsets: {"topic", "partitions"?}',
         _offsets,
     ),
-    "offsets_by_time": (
+    "offsets_by_time": ActionRow(
+        Operation.DESCRIBE_TOPIC,
         OffsetsByTime,
         'First offsets at a time or later: {"topic", "time_us", "partitions"?}',
         _offsets_by_time,
     ),
-    "commit_group": (
+    "commit_group": ActionRow(
+        Operation.COMMIT_OFFSETS,
         CommitBody,
         'Commit offsets of a group: {"group", "offsets": [{"topic", "partition", "offset"}]}',
         _commit_group,
     ),
-    "begin": (BeginBody, 'Open a transaction: {"name", "timeout_s"?}', _begin),
-    "commit": (
+    "begin": ActionRow(
+        Operation.USE_TRANSACTIONS, BeginBody, 'Open a transaction: {"name", "timeout_s"?}', _begin
+    ),
+    "commit": ActionRow(
+        Operation.USE_TRANSACTIONS,
         CommitTransactionBody,
         'Commit a transaction: {"name", "tasks": [..], "batches"?: [..]}',
         _commit,
     ),
-    "abort": (AbortBody, 'Give a transaction up: {"name"}', _abort),
-    "committed": (CommittedBody, 'Offsets of a group: {"group", "topic"}', _committed),
+    "abort": ActionRow(
+        Operation.USE_TRANSACTIONS, AbortBody, 'Give a transaction up: {"name"}', _abort
+    ),
+    "committed": ActionRow(
+        Operation.READ_OFFSETS, CommittedBody, 'Offsets of a group: {"group", "topic"}', _committed
+    ),
+}
+# The other calls of Flight, in the table of rights. A DoPut of a transaction is STAGE_RECORDS; DoExchange is
+# answered that there is none.
+CALLS: Final[dict[str, Operation]] = {
+    "list_flights": Operation.LIST_TOPICS,
+    "get_flight_info": Operation.DESCRIBE_TOPIC,
+    "get_schema": Operation.DESCRIBE_TOPIC,
+    "do_get": Operation.READ_RECORDS,
+    "do_put": Operation.PUBLISH,
+    "do_exchange": Operation.LIST_CALLS,
+    "list_actions": Operation.LIST_CALLS,
 }

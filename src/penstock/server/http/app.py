@@ -232,6 +232,13 @@ async def _revoke_key(http: HttpApp, who: Principal, names: Names, request: Requ
     return Response(status_code=204)
 
 
+# Without a key, for probes and scrapers: path -> what it is in the table of rights.
+OPEN_CALLS: Final = {
+    "/healthz": Operation.CHECK_HEALTH,
+    "/readyz": Operation.CHECK_HEALTH,
+    "/metrics": Operation.READ_METRICS,
+    "/metrics/partitions": Operation.READ_METRICS,
+}
 # Path behind the prefix ("*" is a name) -> method -> what it is in the table of rights, and the call.
 CALLS: Final[dict[Names, dict[str, tuple[Operation, Handler]]]] = {
     ("topics",): {

@@ -1,0 +1,70 @@
+"""The table of rights at the door of HTTP: every call, with no key, a wrong one, and each role."""
+
+import http.client
+import json
+
+import pytest
+from conformance.rights.callers import CALLERS, OTHER, OWN, Caller, Outcome, Walk, outcome
+from kit.limits import HANG_S
+from starlette.routing import Route
+
+from penstock.broker.access.rights import Operation
+from penstock.server.http.app import API_PREFIX, CALLS, OPEN_CALLS
+
+Call = tuple[str, str, Operation]
+
+
+def calls() -> list[Call]:
+    """Method, path and operation of every call that the door takes."""
+    found = [("GET", path, operation) for path, operation in OPEN_CALLS.items()]
+    for parts, methods in CALLS.items():
+        path = API_PREFIX + "/".join(parts)
+        found += [(method, path, operation) for method, (operation, _) in methods.items()]
+    return found
+
+
+def test_every_route_is_in_the_table(walk: Walk) -> None:
+    app = walk.server.server.http
+    assert app is not None
+    routes = {route.path for route in app.app.routes if isinstance(route, Route)}
+    assert routes == {*OPEN_CALLS, API_PREFIX + "{rest:anything}"}
+
+
+def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> Outcome:
+    method, pattern, _ = call
+    key_name = f"key-of-{group}"
+    if "keys/" in pattern:
+        walk.server.server.broker.access.create_key(key_name, "reader")
+    name = {"topics": topic, "groups": group, "keys": key_name}
+    path = pattern.replace("*", name.get(pattern.removeprefix(API_PREFIX).split("/")[0], ""))
+    body: dict[str, object] | None = {
+        ("POST", "topics"): {"name": f"{topic}.new"},
+        ("PATCH", "topics/*"): {"settings": {"durability": "none"}},
+        ("POST", "groups/*/reset"): {"topic": topic, "to": "earliest"},
+        ("POST", "keys"): {"name": key_name, "role": "reader"},
+    }.get((method, pattern.removeprefix(API_PREFIX)))
+    key = walk.key(caller)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    content = None if body is None else json.dumps(body)
+    connection = http.client.HTTPConnection("127.0.0.1", walk.server.port("http"), timeout=HANG_S)
+    try:
+        connection.request(method, path, content, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    if answer.status in (401, 403):
+        return "unauthenticated" if answer.status == 401 else "refused"
+    # A group is there for who may read one of its topics.
+    hidden = answer.status == 404 and (method, pattern) == ("GET", f"{API_PREFIX}groups/*")
+    assert 200 <= answer.status < 300 or hidden, (call, answer.status, text)
+    return "allowed"
+
+
+@pytest.mark.parametrize("prefix", [OWN, OTHER])
+@pytest.mark.parametrize("caller", CALLERS, ids=lambda caller: caller.name)
+def test_every_call_needs_the_right_of_the_table(walk: Walk, caller: Caller, prefix: str) -> None:
+    for call in calls():
+        topic, group = walk.fresh(prefix)
+        found = attempt(walk, caller, call, topic, group)
+        assert found == outcome(caller, call[2], topic), call
