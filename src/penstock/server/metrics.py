@@ -195,6 +195,9 @@ def _sockets(hub: Hub) -> Iterator[Metric]:
 
 
 def _protocols(broker: Broker) -> Iterator[Metric]:
+    refused = {name.lower(): number for name, number in broker.refusals.counts.items()}
+    words = "Operations that a key had no right to."
+    yield _counters("refused_operations", words, "operation", refused)
     for name, words, attribute in (
         ("frames_received", "Frames read.", "frames_in"),
         ("frames_sent", "Frames written.", "frames_out"),

@@ -1,7 +1,7 @@
 """Who knocks at the doors, and what the table of rights lets each of them do.
 
-`outcome` says it from the table alone, by the rule of the documents: a role gives rights, on topics that the
-patterns of a key fit. The tests beside this file try it on a real server.
+`outcome` says it from the table alone, by the rule of the documents: a role gives rights, on topics that
+the patterns of a key fit. The tests beside this file try it on a real server.
 """
 
 from collections.abc import Iterator

@@ -78,7 +78,7 @@ def attempt(walk: Walk, caller: Caller, kind: int, topic: str) -> Outcome:
             }[kind]
         )
         peer.send(poll(CID + 1, 0))  # answered behind all that was answered before
-        answers = []
+        answers: list[bytes] = []
         while not answers or answers[-1][5:13] != (CID + 1).to_bytes(8, "big"):
             answers.append(peer.frame())
     refusals = [answer for answer in answers[:-1] if answer[4] == NACK]

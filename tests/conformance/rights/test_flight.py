@@ -1,4 +1,4 @@
-"""The table of rights at the door of Arrow Flight: every call and action, as a stranger and as each role."""
+"""The table of rights at the door of Arrow Flight: every call and action, with each key and without."""
 
 import json
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def attempt(walk: Walk, caller: Caller, name: str, topic: str, group: str) -> Ou
         "do_exchange": lambda: exchange(client, options),
         "list_actions": lambda: client.list_actions(options),
     }
-    if name == STAGING or name == "action commit":
+    if name in (STAGING, "action commit"):
         _begin_as(walk, caller, group)
     with client:
         try:

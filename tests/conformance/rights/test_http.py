@@ -37,12 +37,13 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
         walk.server.server.broker.access.create_key(key_name, "reader")
     name = {"topics": topic, "groups": group, "keys": key_name}
     path = pattern.replace("*", name.get(pattern.removeprefix(API_PREFIX).split("/")[0], ""))
-    body: dict[str, object] | None = {
+    bodies: dict[tuple[str, str], object] = {
         ("POST", "topics"): {"name": f"{topic}.new"},
         ("PATCH", "topics/*"): {"settings": {"durability": "none"}},
         ("POST", "groups/*/reset"): {"topic": topic, "to": "earliest"},
         ("POST", "keys"): {"name": key_name, "role": "reader"},
-    }.get((method, pattern.removeprefix(API_PREFIX)))
+    }
+    body = bodies.get((method, pattern.removeprefix(API_PREFIX)))
     key = walk.key(caller)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     content = None if body is None else json.dumps(body)

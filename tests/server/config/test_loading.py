@@ -234,7 +234,7 @@ def test_wrong_toml_types_name_the_line(path: Path, load: Load, line: str, text:
     [
         ("[limits]\nconections = 1", 2, '"limits.conections"', "limits.connections"),
         ("[limits]\nmax_connections = 1", 2, '"limits.max_connections"', "limits.connections"),
-        ("[server]\npartitions = 1", 2, '"server.partitions"', "topic_defaults.partitions"),
+        ("[server]\ndurability = 1", 2, '"server.durability"', "topic_defaults.durability"),
         ("[limit]\nconnections = 1", 1, '"[limit]"', "[limits]"),
         ("[key]\nname = 'a'", 1, '"[key]"', "[keys]"),
         ("insecure = true", 1, '"insecure"', "server.insecure"),

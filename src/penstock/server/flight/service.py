@@ -420,8 +420,8 @@ ACTIONS: Final[dict[str, ActionRow]] = {
         Operation.READ_OFFSETS, CommittedBody, 'Offsets of a group: {"group", "topic"}', _committed
     ),
 }
-# The other calls of Flight, in the table of rights. A DoPut of a transaction is STAGE_RECORDS; DoExchange is
-# answered that there is none.
+# The other calls of Flight, in the table of rights. A DoPut of a transaction is STAGE_RECORDS; DoExchange
+# is answered that there is none.
 CALLS: Final[dict[str, Operation]] = {
     "list_flights": Operation.LIST_TOPICS,
     "get_flight_info": Operation.DESCRIBE_TOPIC,

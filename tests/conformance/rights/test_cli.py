@@ -1,0 +1,82 @@
+"""The table of rights at the command line: every command that asks a server, with each key.
+
+A command decides nothing: it asks a door. So its exit code is that of the door's answer.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from conformance.rights.callers import CALLERS, OTHER, OWN, STRANGER, Caller, Walk, outcome
+from typer.main import get_command
+
+from penstock.broker.access.rights import Operation
+from penstock.cli import main as cli
+
+NOT_AUTHORIZED = 5
+NOT_FOUND = 3
+
+# {topic} has one record at offset 0, {group} has an offset on it, {key} is a key to be revoked.
+COMMANDS: dict[str, tuple[Operation, str]] = {
+    "pub": (Operation.PUBLISH, "{topic} more"),
+    "sub": (Operation.SUBSCRIBE, "{topic} --idle 0.001"),
+    "cat": (Operation.READ_RECORDS, "{topic}"),
+    "topic ls": (Operation.LIST_TOPICS, ""),
+    "topic create": (Operation.CREATE_TOPIC, "{topic}.new"),
+    "topic describe": (Operation.DESCRIBE_TOPIC, "{topic}"),
+    "topic delete": (Operation.DELETE_TOPIC, "{topic} --yes"),
+    "topic purge": (Operation.PURGE_TOPIC, "{topic} --yes"),
+    "topic set": (Operation.CHANGE_TOPIC, "{topic} durability=none"),
+    "group ls": (Operation.LIST_GROUPS, ""),
+    "group describe": (Operation.LIST_GROUPS, "{group}"),
+    "group reset": (Operation.RESET_GROUP, "{group} --topic {topic} --to earliest"),
+    "group delete": (Operation.DELETE_GROUP, "{group}"),
+    "key create": (Operation.CREATE_KEY, "{key}-2"),
+    "key list": (Operation.LIST_KEYS, ""),
+    "key revoke": (Operation.REVOKE_KEY, "{key}"),
+}
+# These ask no server: files of this machine, and the server itself.
+LOCAL = {"serve", "version", "key hash", "config", "context", "log", "completion"}
+
+
+def commands(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
+    inner: dict[str, object] | None = getattr(command, "commands", None)  # of a group
+    if inner is None:
+        yield " ".join(path)
+    for name, one in (inner or {}).items():
+        yield from commands(one, (*path, name))
+
+
+def test_every_command_is_in_the_table() -> None:
+    found = set(commands(get_command(cli.build_app())))
+    asking = {name for name in found if name not in LOCAL and name.split()[0] not in LOCAL}
+    assert asking == set(COMMANDS)
+
+
+@pytest.mark.parametrize("prefix", [OWN, OTHER])
+@pytest.mark.parametrize(
+    "caller", [one for one in CALLERS if one is not STRANGER], ids=lambda caller: caller.name
+)
+def test_every_command_needs_the_right_of_the_table(
+    walk: Walk,
+    caller: Caller,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SERVER", f"127.0.0.1:{walk.server.port()}")
+    monkeypatch.setenv("PENSTOCK_HTTP", f"http://127.0.0.1:{walk.server.port('http')}")
+    monkeypatch.setenv("PENSTOCK_KEY", walk.key(caller) or "")
+    for name, (operation, arguments) in COMMANDS.items():
+        topic, group = walk.fresh(prefix)
+        key = f"cli-{group}"
+        if name == "key revoke":
+            walk.server.server.broker.access.create_key(key, "reader")
+        given = arguments.format(topic=topic, group=group, key=key).split()
+        code = cli.main([*name.split(), *given])
+        said = capfd.readouterr().err
+        allowed = outcome(caller, operation, topic) == "allowed"
+        # A group is there for who may read one of its topics.
+        hidden = name == "group describe" and code == NOT_FOUND
+        assert code == (0 if allowed else NOT_AUTHORIZED) or hidden, (name, code, said)
+        if not allowed:
+            assert "invalid API key" in said or "may not" in said, (name, said)

@@ -1,0 +1,73 @@
+"""The table itself: the words of its refusals, and docs/security.md, which shows it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conformance.rights import test_cli, test_flight, test_http
+from conformance.rights.callers import ROLES
+
+from penstock.broker.access.rights import ROLE_ACTIONS, Operation, needed, refusal
+from penstock.sessions.blipmq import session as blipmq
+from penstock.sessions.rustlog import session as rustlog
+from penstock.wire.blipmq import frames
+
+SECURITY = Path(__file__).parents[3] / "docs" / "security.md"
+FRAMES = {
+    getattr(frames, name): name
+    for name in ("HELLO", "AUTH", "PUBLISH", "SUBSCRIBE", "ACK", "NACK", "PING", "PONG", "POLL")
+}
+
+
+def names_at(operation: Operation) -> dict[str, list[str]]:
+    """What each door calls the operation."""
+    http = [
+        f"{method} {path.removeprefix('/api/v1/')}"
+        for method, path, one in test_http.calls()
+        if one is operation
+    ]
+    return {
+        "BlipMQ": [FRAMES[kind] for kind, one in blipmq.OPERATIONS.items() if one is operation],
+        "RustLog": [kind.__name__ for kind, one in rustlog.OPERATIONS.items() if one is operation],
+        "Flight": [
+            name.removeprefix("action ")
+            for name, one in test_flight.operations().items()
+            if one is operation
+        ],
+        "HTTP": http,
+        "command": [name for name, (one, _) in test_cli.COMMANDS.items() if one is operation],
+    }
+
+
+def row(operation: Operation) -> str:
+    cells = [operation.words, needed(operation)]
+    for names in names_at(operation).values():
+        cells.append(", ".join(f"`{name}`" for name in names) or "-")
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_documents_show_the_table() -> None:
+    shown = SECURITY.read_text().splitlines()
+    missing = [row(operation) for operation in Operation if row(operation) not in shown]
+    assert not missing, "docs/security.md lacks:\n" + "\n".join(missing)
+
+
+def test_the_documents_show_the_roles() -> None:
+    assert {role: set(actions) for role, actions in ROLE_ACTIONS.items()} == ROLES
+    text = SECURITY.read_text()
+    for role, actions in ROLES.items():
+        cells = [("yes" if right in actions else "no") for right in ("read", "write", "admin")]
+        assert f"| `{role}` | {' | '.join(cells)} |" in text
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_every_operation_is_one_of_a_door(operation: Operation) -> None:
+    assert any(names_at(operation).values())
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("name", ["", "orders"])
+def test_the_words_of_a_refusal(operation: Operation, name: str) -> None:
+    text = refusal("ops", operation, name)
+    assert re.fullmatch(r"ops may not [a-zA-Z ]+( '\w*')?: that needs .+", text)
+    assert "admin topic" not in text and "topic ''" not in refusal("ops", operation, "orders")
