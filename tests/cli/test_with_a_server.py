@@ -135,7 +135,7 @@ def test_rustlog_without_rights(
 
 
 def test_a_topic_is_purged_and_a_group_deleted(run: Run, server: LiveServer) -> None:
-    assert run("pub", "full", "one", "two")[0] == 0
+    assert run("pub", "full", "one", "-n", "2")[0] == 0
     assert run("group", "reset", "readers", "--topic", "full", "--to", "latest")[0] == 0
     code, out, err = run("topic", "purge", "full", "--yes", "--json")
     assert code == 0 and err.startswith("topic full is purged, ") and '"records":0' in out
