@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.access.access import Principal
 from penstock.broker.records import Records
+from penstock.log.partitions.ends import CLEAN_STOP_FILE
 from penstock.log.statistics import Counters
 from penstock.server.metrics import LoopLag
 from penstock.server.net.counters import Histogram
@@ -164,6 +165,7 @@ def test_a_cut_tail_shows(tmp_path: Path) -> None:
     (log,) = tmp_path.glob("topics/*/0/*.log")
     with log.open("ab") as file:
         file.write(b"torn record")
+    (tmp_path / CLEAN_STOP_FILE).unlink()  # a torn tail is what a crash leaves
     with_server(tmp_path, look)
 
 

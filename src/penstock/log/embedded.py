@@ -25,6 +25,8 @@ from penstock.log.metadata.transaction_rows import TransactionTable
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
+from penstock.log.partitions.ends import Ends, take_ends, write_ends
+from penstock.log.partitions.opening import Openings, Partitions
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
@@ -49,6 +51,9 @@ from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactio
 READER_THREADS = 2
 # Retention and compaction need not be prompt: segments are large and rarely become due.
 MAINTENANCE_INTERVAL_S = 60.0
+# A start after a crash opens what the last process had not closed, but not for longer than this: the rest
+# is opened behind it, what is asked for first.
+RECOVERY_WAIT_S = 5.0
 
 __all__ = ["EmbeddedEngine", "EngineOptions", "boot_time_s", "wall_clock_us"]
 
@@ -121,8 +126,9 @@ class EmbeddedEngine:
             f"{self.directory}/{METADATA_FILE}", post=self.post, make_space=self.reserve.spend
         )
         opened.callback(self.metadata.close)
+        known = take_ends(self.files, self.directory)
         self.catalogue = Catalogue(
-            self.directory, self.files, self.metadata, self._open_partition, self.clock_us
+            self.directory, self.files, self.metadata, self._open_partition, self.clock_us, known
         )
         names = {topic.info.id: topic.info.name for topic in self.catalogue}
         self._groups = GroupOffsets(self.metadata, names, self.clock_us)
@@ -142,15 +148,45 @@ class EmbeddedEngine:
         self.transactions.recover()
         self._readers = ThreadPoolExecutor(READER_THREADS, "penstock-read")
         opened.callback(self._readers.shutdown)
+        run = self._readers.submit if threads else None
+        self._openings = Openings(run, self.post, self.commit.submit)
         self._closing = threading.Event()
         self._presence = Presence(self._lock, self.metadata.refuse)
         opened.callback(self._presence.close)
+        unknown = self._open_unknown(self._unknown(), RECOVERY_WAIT_S)
+        if unknown:
+            self._readers.submit(self._open_unknown, unknown)
         self._maintenance = threading.Thread(
             target=self._maintain, name="penstock-maintenance", daemon=True
         )
         self._maintenance.start()
 
-    def _open_partition(self, path: str, settings: TopicSettings) -> Partition:
+    def _unknown(self) -> list[tuple[Partitions, int]]:
+        return [
+            (topic.partitions, number)
+            for topic in self.catalogue
+            for number in topic.partitions.unknown()
+        ]
+
+    def _open_unknown(
+        self, unknown: list[tuple[Partitions, int]], at_most_s: float | None = None
+    ) -> list[tuple[Partitions, int]]:
+        """Opens what the last process left open, so that damage is told; gives what is left to do."""
+        began_s = self._monotonic()
+        for at, (partitions, number) in enumerate(unknown):
+            late = at_most_s is not None and self._monotonic() - began_s > at_most_s
+            if late or self._closing.is_set():
+                return unknown[at:]
+            if at_most_s is not None:
+                partitions.open(number)
+                continue
+            try:
+                partitions.open(number)
+            except (LogError, OSError) as error:
+                logger.error("%s/%d cannot be opened: %s", partitions.path, number, error)
+        return []
+
+    def _open_partition(self, path: str, settings: TopicSettings, ends: Ends) -> Partition:
         partition = Partition(
             path,
             settings,
@@ -159,6 +195,7 @@ class EmbeddedEngine:
             self.steady_us,
             self._observe_flush,
             self._sync_pool,
+            durable_offset=ends.next_offset,
         )
         found = partition.recovered
         if found.cut_bytes:
@@ -210,7 +247,7 @@ class EmbeddedEngine:
         self.catalogue.remove_files(topic.directory)
 
     def _stop_partitions(self, topic: Topic) -> None:
-        for partition in topic.partitions:
+        for partition in topic.partitions.close():
             deliver(partition.abandon())
             self.commit.forget(partition)
             deliver(partition.settle())
@@ -224,7 +261,13 @@ class EmbeddedEngine:
         return self.catalogue.change(name, changes, partitions)
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo:
-        found = self.catalogue.partition(topic, partition)
+        partitions = self.catalogue.partitions(topic, partition)
+        ends = None if partitions.opened(partition) else partitions.ends(partition)
+        if ends is not None:
+            start, end = ends.start_offset, ends.next_offset
+            size, segments = ends.size_bytes, ends.segments
+            return PartitionInfo(topic, partition, start, end, end, size, segments, None, ())
+        found = partitions.open(partition)
         damages = [damage for segment in found.segments for damage in segment.damages]
         return PartitionInfo(
             topic,
@@ -241,16 +284,20 @@ class EmbeddedEngine:
     # --- records ---------------------------------------------------------------------------------
 
     def append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
+        partitions = self.catalogue.partitions(topic, partition)
         found = self.catalogue.get(topic)
-        target = self.catalogue.partition(topic, partition)
         check_record_sizes(batch, found.info.settings.record_bytes)
-        self.reserve.check(target.directory)
+        self.reserve.check(partitions.path)
         if self._presence.lost is not None:
-            raise AppendFailed(target.directory, self._presence.lost)
-        token = target.append(batch)
+            raise AppendFailed(partitions.path, self._presence.lost)
+        target = self._openings.partition(partitions, partition)
+        if target is None:
+            token = self._openings.append(partitions, partition, batch)
+        else:
+            token = target.append(batch)
+            self.commit.submit(target)
         if found.described is not found.info:
             self.catalogue.note_records(found)
-        self.commit.submit(target)
         if found.creation is None:
             return token
         return _gate(token, found.creation)
@@ -258,23 +305,36 @@ class EmbeddedEngine:
     def read(
         self, topic: str, partition: int, offset: int, max_bytes: int
     ) -> ReadToken[ReadResult]:
-        source = self.catalogue.partition(topic, partition)
+        partitions = self.catalogue.partitions(topic, partition)
+        source = partitions.opened(partition)
         token: ReadToken[ReadResult] = ReadToken()
-        if reader.in_memory(source, offset):
+        if source is None:
+            self._in_thread(
+                token, lambda: reader.read(partitions.open(partition), offset, max_bytes)
+            )
+        elif reader.in_memory(source, offset):
             _settle_now(token, lambda: reader.read(source, offset, max_bytes))
         else:
             self._in_thread(token, lambda: reader.read(source, offset, max_bytes))
         return token
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        found = self.catalogue.partition(topic, partition)
+        partitions = self.catalogue.partitions(topic, partition)
+        found = partitions.opened(partition)
+        if found is None:
+            ends = partitions.ends(partition)
+            if ends is not None:
+                return ends.start_offset, ends.next_offset
+            # Only in the moments after a crash, until everything is opened in the background.
+            found = partitions.open(partition)
         return found.start_offset, found.visible_offset
 
     def offset_at_time(self, topic: str, partition: int, time_us: int) -> ReadToken[int]:
-        source = self.catalogue.partition(topic, partition)
+        partitions = self.catalogue.partitions(topic, partition)
         token: ReadToken[int] = ReadToken()
 
         def find() -> int:
+            source = partitions.open(partition)
             offset = reader.offset_at_time(source, time_us)
             return offset if offset is not None else source.visible_offset
 
@@ -282,17 +342,18 @@ class EmbeddedEngine:
         return token
 
     def watch(self, topic: str, partition: int, offset: int, callback: Callable[[], None]) -> None:
-        self.catalogue.partition(topic, partition).watch(offset, callback)
+        partitions = self.catalogue.partitions(topic, partition)
+        self._openings.watch(partitions, partition, offset, callback)
 
     def unwatch(self, topic: str, partition: int, callback: Callable[[], None]) -> None:
         found = self.catalogue.find(topic)
-        if found is not None and partition < len(found.partitions):
-            found.partitions[partition].unwatch(callback)
+        if found is not None:
+            self._openings.unwatch(found.partitions, partition, callback)
 
     # --- groups ----------------------------------------------------------------------------------
 
     def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> Pending[object]:
-        self.catalogue.partition(topic, partition)
+        self.catalogue.partitions(topic, partition)
         topic_id = self.catalogue.get(topic).info.id
         return self._groups.commit(group, topic, topic_id, partition, offset)
 
@@ -310,9 +371,13 @@ class EmbeddedEngine:
         return self._groups.delete(group, [self.catalogue.get(name).info.id for name in topics])
 
     def purge_topic(self, topic: str) -> ReadToken[int]:
-        partitions = list(self.catalogue.get(topic).partitions)
+        partitions = self.catalogue.get(topic).partitions
         token: ReadToken[int] = ReadToken()
-        self._in_thread(token, lambda: sum(map(cleaner.purge, partitions)))
+
+        def purge() -> int:
+            return sum(cleaner.purge(partitions.open(number)) for number in partitions.touched())
+
+        self._in_thread(token, purge)
         return token
 
     def sizes(self) -> Sizes:
@@ -322,14 +387,15 @@ class EmbeddedEngine:
 
     def statistics(self) -> Statistics:
         topics = list(self.catalogue)
-        partitions = [partition for topic in topics for partition in topic.partitions]
+        opened = [one for topic in topics for one in topic.partitions.all_opened()]
+        offsets = [topic.partitions.offsets() for topic in topics]
         return Statistics(
-            log=self._totals.of(partitions),
+            log=self._totals.of(opened),
             topics=len(topics),
-            partitions=len(partitions),
-            partitions_stopped=sum(partition.stopped is not None for partition in partitions),
-            start_offsets=sum(partition.start_offset for partition in partitions),
-            end_offsets=sum(partition.visible_offset for partition in partitions),
+            partitions=sum(len(topic.partitions) for topic in topics),
+            partitions_stopped=sum(partition.stopped is not None for partition in opened),
+            start_offsets=sum(start for start, _ in offsets),
+            end_offsets=sum(end for _, end in offsets),
             transactions_unfinished=self.transactions.unfinished,
             transaction_retries=self.transactions.retries,
             metadata_commits=self.metadata.commits,
@@ -342,7 +408,7 @@ class EmbeddedEngine:
         return self._presence.lost
 
     def partition_directory(self, topic: str, partition: int) -> str:
-        return self.catalogue.partition(topic, partition).directory
+        return f"{self.catalogue.partitions(topic, partition).path}/{partition}"
 
     # --- threads ---------------------------------------------------------------------------------
 
@@ -371,8 +437,11 @@ class EmbeddedEngine:
             self.transactions.expire()
         except (LogError, MetadataError, OSError, TimeoutError) as error:
             logger.warning("transactions: %s", error)
+        now_us = self.clock_us()
         for topic in self.catalogue:
-            for partition in topic.partitions:
+            due = [(topic.partitions, number) for number in topic.partitions.due(now_us)]
+            self._open_unknown(due)
+            for partition in topic.partitions.all_opened():
                 if self._closing.is_set():
                     return
                 try:
@@ -409,17 +478,35 @@ class EmbeddedEngine:
         self._presence.close()
         self.transactions.close()
         self._readers.shutdown()
+        self._openings.finish()
         self.commit.close()
         for topic in self.catalogue:
-            for partition in topic.partitions:
-                deliver(partition.close())
+            for partition in topic.partitions.close():
+                deliver(partition.close(note_end=False))
         if self._sync_pool is not None:
             self._sync_pool.shutdown()
         self.catalogue.describe(look=False)
         self.catalogue.wait_for_removals()
         self.metadata.close()
+        self._note_ends()
         self.pool.close()
         self._lock.release()
+
+    def _note_ends(self) -> None:
+        """Without them the next start opens every partition, as after a crash."""
+        if self._presence.lost is not None:
+            return  # what is there now may be another log
+        try:
+            write_ends(
+                self.files,
+                self.directory,
+                (
+                    (topic.directory, topic.info.created_us, topic.partitions.all_ends())
+                    for topic in self.catalogue
+                ),
+            )
+        except OSError as error:
+            logger.warning("the ends of the partitions could not be noted: %s", error)
 
 
 def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) -> None:

@@ -24,6 +24,7 @@ from penstock.log.errors import (
 from penstock.log.metadata.catalogue import MAX_PARTITIONS, Catalogue, Topic
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.metadata_errors import MetadataError
+from penstock.log.partitions.ends import Ends
 from penstock.log.partitions.partition import Partition
 from penstock.log.pending import Pending
 from penstock.log.records import Delete
@@ -46,8 +47,10 @@ class Room:
     def open(self) -> Catalogue:
         return Catalogue(str(self.root), self.files, self.metadata, self.open_partition, self.clock)
 
-    def open_partition(self, path: str, settings: TopicSettings) -> Partition:
-        return Partition(path, settings, self.pool, BatchCache(0), self.clock)
+    def open_partition(self, path: str, settings: TopicSettings, ends: Ends) -> Partition:
+        return Partition(
+            path, settings, self.pool, BatchCache(0), self.clock, durable_offset=ends.next_offset
+        )
 
     def create(self, catalogue: Catalogue, name: str, partitions: int = 1) -> str:
         topic = catalogue.create(name, partitions, TopicSettings())
@@ -156,7 +159,8 @@ def test_a_change_of_settings_and_partitions(room: Room) -> None:
     for found in (catalogue, room.open()):
         topic = found.get("orders")
         assert (topic.info.partitions, topic.info.settings.retention_ms) == (3, 9)
-        assert [partition.settings.durability for partition in topic.partitions] == ["none"] * 3
+        opened = [topic.partitions.open(number) for number in range(len(topic.partitions))]
+        assert [partition.settings.durability for partition in opened] == ["none"] * 3
 
 
 @pytest.mark.parametrize(
@@ -205,7 +209,7 @@ def test_what_is_not_written_does_not_count(room: Room, what: str) -> None:
     room.settle()
     topic = catalogue.get("orders")
     assert (topic.info, len(topic.partitions)) == (before, 1)
-    assert topic.partitions[0].settings == before.settings
+    assert topic.partitions.open(0).settings == before.settings
     assert room.open().get("orders").info == before
 
 

@@ -1,13 +1,16 @@
 """The topics of a data directory: names, settings, partitions, and their records in the metadata.
 
-Creates, changes and deletes. A delete gives the space back in the background; one that a crash
-interrupts goes on at the next start. Does not read or write records.
+Creates, changes and deletes. Opens no partition: that is done when one is touched (opening.py). A delete
+gives the space back in the background; one that a crash interrupts goes on at the next start. Does not read
+or write messages.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
 
 import msgspec
 
@@ -29,6 +32,8 @@ from penstock.log.metadata.kinds import (
     DeletionRecord,
     TopicRecord,
 )
+from penstock.log.partitions.ends import NOTHING, Ends, KnownEnds
+from penstock.log.partitions.opening import OpenPartition, Partitions
 from penstock.log.partitions.partition import Partition
 from penstock.log.pending import Pending, Promise
 from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, prefix_of
@@ -39,6 +44,8 @@ from penstock.log.storage.names import TOPICS_DIRECTORY, check_topic_name, direc
 # Partitions of one topic: each costs memory and, once written, files. Ten thousand is what one
 # machine serves with 1,024 descriptors.
 MAX_PARTITIONS = 10_000
+# Deleted topics whose files go with one flush of the directory: a few milliseconds of removing.
+REMOVED_AT_ONCE = 256
 
 # Descriptions of idle topics that one round of maintenance looks at: about 30 ms of a thread.
 DESCRIBED_AT_ONCE = 1_000
@@ -50,7 +57,7 @@ logger = logging.getLogger(__name__)
 class Topic:
     info: TopicInfo
     directory: str
-    partitions: list[Partition]
+    partitions: Partitions
     # Of its record; 0 until it is durable.
     version: int = 0
     # The metadata change that makes the topic durable, until it is.
@@ -74,8 +81,9 @@ class Catalogue:
         root: str,
         files: FileSystem,
         metadata: Metadata,
-        open_partition: Callable[[str, TopicSettings], Partition],
+        open_partition: OpenPartition,
         clock_us: Callable[[], int],
+        known: KnownEnds | None = None,
     ) -> None:
         self._root = f"{root}/{TOPICS_DIRECTORY}"
         self._files = files
@@ -87,18 +95,20 @@ class Catalogue:
         self._clock_us = clock_us
         self._topics: dict[str, Topic] = {}
         self.partition_count = 0  # of all topics together
-        self._directories: set[str] = set()
+        # Directories that are taken, and whose they are; None: of nobody, or still being removed.
+        self._directories: dict[str, Topic | None] = {}
         # Topics with records whose descriptions may be missing or old, and those of the start that
         # are still to be looked at; None before the first look.
         self._undescribed: set[Topic] = set()
         self._unseen: list[Topic] | None = None
-        self._removals: list[threading.Thread] = []
-        self._removing = threading.Lock()
+        self._removals: SimpleQueue[str | None] = SimpleQueue()
+        self._remover: threading.Thread | None = None
         self._files.make_directory(self._root)
         self._finish_deletions()
-        self._load()
+        self._load(known if known is not None else KnownEnds())
 
-    def _load(self) -> None:
+    def _load(self, known: KnownEnds) -> None:
+        present = set(self._files.list(self._root))
         last = self._counters.get(LAST_TOPIC_ID)
         self._last_id = last.value if last is not None else 0
         for one in self._records.all():
@@ -106,26 +116,35 @@ class Catalogue:
             info = TopicInfo(
                 record.id, one.name, record.partitions, record.settings, record.created_us
             )
-            topic = self._add(info, record.directory, self._open_partitions(info, record.directory))
+            ends = known.topics.get((record.directory, record.created_us))
+            if record.directory in present and (ends is None or not known.exact):
+                ends = self._written(record.directory, record.partitions, ends or {})
+            topic = self._add(info, record.directory, ends)
             topic.version = one.version
-        for orphan in set(self._files.list(self._root)) - self._directories:
+        for orphan in present - self._directories.keys():
+            self._directories[orphan] = None
             logger.warning(
                 "%s/%s belongs to no topic in the metadata; left alone", self._root, orphan
             )
 
-    def _open_partitions(self, info: TopicInfo, directory: str) -> list[Partition]:
-        path = f"{self._root}/{directory}"
-        return [
-            self._open_partition(f"{path}/{number}", info.settings)
-            for number in range(info.partitions)
-        ]
+    def _written(self, directory: str, count: int, noted: dict[int, Ends]) -> dict[int, Ends]:
+        """The partitions that were ever written, with what an earlier stop noted of them."""
+        names = self._files.list(f"{self._root}/{directory}")
+        numbers = {int(name) for name in names if name.isascii() and name.isdigit()}
+        chosen = [number for number in numbers | noted.keys() if number < count]
+        return {number: noted.get(number, NOTHING).inexact() for number in chosen}
 
-    def _add(self, info: TopicInfo, directory: str, partitions: list[Partition]) -> Topic:
-        topic = Topic(info, directory, partitions)
+    def _add(self, info: TopicInfo, directory: str, ends: dict[int, Ends] | None) -> Topic:
+        topic = self._topic(info, directory, ends)
         self._topics[info.name] = topic
         self.partition_count += info.partitions
-        self._directories.add(directory)
+        self._directories[directory] = topic
         return topic
+
+    def _topic(self, info: TopicInfo, directory: str, ends: dict[int, Ends] | None) -> Topic:
+        path = f"{self._root}/{directory}"
+        partitions = Partitions(path, info.settings, info.partitions, self._open_partition, ends)
+        return Topic(info, directory, partitions)
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -142,15 +161,22 @@ class Catalogue:
             raise UnknownTopic(name)
         return topic
 
-    def partition(self, name: str, number: int) -> Partition:
+    def partitions(self, name: str, number: int) -> Partitions:
+        """All partitions of a topic that has this one. Raises UnknownTopic, UnknownPartition."""
         topic = self.get(name)
-        if not 0 <= number < len(topic.partitions):
+        if not 0 <= number < topic.partitions.count:
             raise UnknownPartition(name, number)
-        return topic.partitions[number]
+        return topic.partitions
+
+    def partition(self, name: str, number: int) -> Partition:
+        """Opens it if it is not open, which waits for the disk. Raises OSError."""
+        return self.partitions(name, number).open(number)
 
     def has(self, partition: Partition) -> bool:
         """Whether it is still that of a topic."""
-        return any(partition in topic.partitions for topic in self)
+        topic_path, _, number = partition.directory.rpartition("/")
+        topic = self._directories.get(topic_path.rpartition("/")[2])
+        return topic is not None and topic.partitions.opened(int(number)) is partition
 
     def create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
         """Raises InvalidTopicName, InvalidSettings, TopicExists."""
@@ -162,7 +188,7 @@ class Catalogue:
         directory = self._free_directory(name)
         self._last_id += 1
         info = TopicInfo(self._last_id, name, partitions, settings, self._clock_us())
-        topic = Topic(info, directory, self._open_partitions(info, directory))
+        topic = self._topic(info, directory, None)
         creation = self._metadata.change(
             (
                 self._records.put(name, topic.record(), ABSENT),
@@ -171,7 +197,7 @@ class Catalogue:
         )
         self._topics[name] = topic
         self.partition_count += partitions
-        self._directories.add(directory)
+        self._directories[directory] = topic
         topic.creation = creation
         creation.add_done_callback(lambda change: self._created(topic, change))
         return topic
@@ -181,7 +207,7 @@ class Catalogue:
         plain = directory_name(name)
         directory = plain
         attempt = 1
-        while directory in self._directories or self._files.exists(f"{self._root}/{directory}"):
+        while directory in self._directories:
             attempt += 1
             directory = f"{plain}~{attempt}"
         return directory
@@ -242,11 +268,7 @@ class Catalogue:
             outcome.complete(None, change.error)
             return
         topic.version = change.result()
-        for number in range(len(topic.partitions), record.partitions):
-            path = f"{self._root}/{topic.directory}/{number}"
-            topic.partitions.append(self._open_partition(path, record.settings))
-        for partition in topic.partitions:
-            partition.settings = record.settings
+        topic.partitions.change(record.partitions, record.settings)
         self.partition_count += record.partitions - topic.info.partitions
         topic.info = replace(topic.info, partitions=record.partitions, settings=record.settings)
         if topic.described is not None:
@@ -281,6 +303,7 @@ class Catalogue:
 
     def _forget(self, topic: Topic) -> None:
         del self._topics[topic.info.name]
+        self._directories[topic.directory] = None
         self.partition_count -= topic.info.partitions
 
     def note_records(self, topic: Topic) -> None:
@@ -320,35 +343,62 @@ class Catalogue:
 
     def remove_files(self, directory: str) -> None:
         """Gives the space back in the background and then forgets the deletion."""
-        thread = threading.Thread(
-            target=self._remove_files, args=(directory,), name="penstock-remove", daemon=True
-        )
-        with self._removing:  # who waits for all of them finds only such as have begun
-            self._removals.append(thread)
-            thread.start()
+        if self._remover is None:
+            self._remover = threading.Thread(
+                target=self._remove_queued, name="penstock-remove", daemon=True
+            )
+            self._remover.start()
+        self._removals.put(directory)
 
-    def _remove_files(self, directory: str) -> None:
+    def _remove_queued(self) -> None:
+        """One thread for all deletions: what has gathered goes with one flush and one change."""
+        while (first := self._removals.get()) is not None:
+            directories = [first]
+            with suppress(Empty):
+                while len(directories) < REMOVED_AT_ONCE:
+                    following = self._removals.get_nowait()
+                    if following is None:
+                        self._removals.put(None)
+                        break
+                    directories.append(following)
+            self._remove_files(directories)
+
+    def _remove_files(self, directories: list[str]) -> None:
+        removed = [directory for directory in directories if self._remove_tree(directory)]
+        if not removed:
+            return
+        try:
+            self._files.sync_directory(self._root)
+            edits = [self._deletions.delete(directory) for directory in removed]
+            self._metadata.change(edits).result()
+        except (OSError, PenstockError) as error:
+            text = "the removal of %d topics failed, it goes on at the next start: %s"
+            logger.warning(text, len(removed), error)
+            return
+        for directory in removed:
+            self._directories.pop(directory, None)
+
+    def _remove_tree(self, directory: str) -> bool:
         path = f"{self._root}/{directory}"
         try:
             if self._files.exists(path):
                 self._files.remove_tree(path)
-                self._files.sync_directory(self._root)
-            self._metadata.change((self._deletions.delete(directory),)).result()
-            self._directories.discard(directory)
-        except (OSError, PenstockError) as error:
+        except OSError as error:
             logger.warning("removing %s failed, it goes on at the next start: %s", path, error)
+            return False
+        return True
 
     def _finish_deletions(self) -> None:
-        for deletion in self._deletions.all():
-            # Taken until the deletion is forgotten: a new topic in it would be deleted next time.
-            self._directories.add(deletion.name)
-            self._remove_files(deletion.name)
+        directories = [deletion.name for deletion in self._deletions.all()]
+        # Taken until the deletion is forgotten: a new topic in it would be deleted next time.
+        self._directories.update(dict.fromkeys(directories))
+        self._remove_files(directories)
 
     def wait_for_removals(self) -> None:
-        with self._removing:
-            removals, self._removals = self._removals, []
-        for thread in removals:
-            thread.join()
+        remover, self._remover = self._remover, None
+        if remover is not None:
+            self._removals.put(None)
+            remover.join()
 
 
 def _check_partitions(count: int) -> None:

@@ -83,7 +83,9 @@ class Partition:
         observe_flush: Callable[[float, int], None] | None = None,
         sync_pool: Executor | None = None,
         draw_salt: Callable[[], int] = new_salt,
+        durable_offset: int = 0,
     ) -> None:
+        """`durable_offset`: what is known to be durable, beside what the files themselves tell."""
         self.directory = directory
         self.settings = settings
         self.pool = pool
@@ -94,7 +96,7 @@ class Partition:
         self.tail = RecentBatches()
         self.hints = ReadHints()
         self.counters = Counters()
-        found = recover(pool.files, directory)
+        found = recover(pool.files, directory, durable_offset)
         self.counters.cut_bytes = found.cut_bytes
         self.counters.damages = len(found.damages)
         self.recovered = found
@@ -127,12 +129,13 @@ class Partition:
 
     # --- the producer's side ---------------------------------------------------------------------
 
-    def append(self, batch: Batch) -> AppendToken:
+    def append(self, batch: Batch, token: AppendToken | None = None) -> AppendToken:
         """Queues a batch; the commit thread must be told. Raises when it cannot be taken."""
         size = batch.size()
         if size > MAX_BATCH_BYTES + HEADER_SIZE:
             raise TooLarge("batch", size, MAX_BATCH_BYTES)
-        token = AppendToken(batch.count)
+        if token is None:
+            token = AppendToken(batch.count)
         with self._lock:
             if self.closed:
                 raise LogClosed
@@ -585,8 +588,8 @@ class Partition:
             self._finish_flush(outcome, [])
             return outcome
 
-    def close(self) -> Outcome:
-        """Writes and flushes what is queued, and notes that the stop was clean."""
+    def close(self, *, note_end: bool = True) -> Outcome:
+        """Writes and flushes what is queued, and notes where the log ends, if nobody else does."""
         outcome = Outcome()
         while self._pending and self.stopped is None:
             step = self.write_pending()
@@ -602,7 +605,7 @@ class Partition:
             outcome.wakes.extend(self._visible.end())
         self._refuse(outcome, [token for _, token in late], LogClosed())
         changed = self.flushed_offset != self.recovered.checkpoint
-        if self.segments and self.stopped is None and changed:
+        if note_end and self.segments and self.stopped is None and changed:
             path = f"{self.directory}/{CHECKPOINT_FILE}"
             # Without it, or with an older one, recovery knows less, but nothing wrong.
             with suppress(OSError):

@@ -130,8 +130,11 @@ def put_swap_in_place(files: FileSystem, directory: str, name: str) -> None:
     files.sync_directory(directory)
 
 
-def recover(files: FileSystem, directory: str) -> Recovered:
-    """Raises OSError when the directory cannot be read; damage is reported, not raised."""
+def recover(files: FileSystem, directory: str, durable_offset: int = 0) -> Recovered:
+    """Raises OSError when the directory cannot be read; damage is reported, not raised.
+
+    `durable_offset`: what a clean stop has noted elsewhere.
+    """
     finish_swaps(files, directory)
     start_offset = read_number(files, f"{directory}/{START_FILE}")
     segments = _list_segments(files, directory)
@@ -142,6 +145,7 @@ def recover(files: FileSystem, directory: str) -> Recovered:
         segment.salt = salt
     snapshots = _snapshot_offsets(files, directory)
     checkpoint = read_number(files, f"{directory}/{CHECKPOINT_FILE}") or 0
+    checkpoint = max(checkpoint, durable_offset)
     floor = max([checkpoint, *snapshots, *(s.base_offset for s in segments if s.sealed)])
     first_base = segments[0].base_offset if segments else max(floor, start_offset or 0)
     if start_offset is None:

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.log.batch.format import BatchError, BatchHeader
 from penstock.log.batch.view import view_body
 from penstock.log.metadata.store import check_metadata
+from penstock.log.partitions.ends import read_ends
 from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
 from penstock.log.partitions.recovery import CHECKPOINT_FILE, START_FILE, read_number
 from penstock.log.storage.files import File, FileSystem
@@ -79,15 +80,29 @@ def verify(files: FileSystem, directory: str) -> Report:
     """Raises NoLogDirectory; OSError when something cannot be read at all."""
     report = Report()
     found = False
+    noted = _noted_ends(files, data_directory_of(files, directory))
     for path in partition_directories(files, directory):
         found = True
-        _Partition(files, path, report).check()
+        place = tuple(path.rstrip("/").rsplit("/", 2)[1:])
+        _Partition(files, path, report, noted.get(place, 0)).check()
     metadata = f"{directory}/{METADATA_FILE}"
     if not found and not files.exists(metadata):
         raise NoLogDirectory(directory)
     if not _is_partition(files, directory):
         report.metadata = check_metadata(metadata)
     return report
+
+
+def _noted_ends(files: FileSystem, data_directory: str) -> dict[tuple[str, ...], int]:
+    """By directory of topic and partition, where the log ended at a clean stop that nothing followed."""
+    known = read_ends(files, data_directory)
+    if not known.exact:
+        return {}
+    return {
+        (directory, str(number)): ends.next_offset
+        for (directory, _), partitions in known.topics.items()
+        for number, ends in partitions.items()
+    }
 
 
 def partition_directories(files: FileSystem, directory: str) -> Iterator[str]:
@@ -124,7 +139,9 @@ def _is_partition(files: FileSystem, directory: str) -> bool:
 class _Partition:
     """The check of one partition directory."""
 
-    def __init__(self, files: FileSystem, directory: str, report: Report) -> None:
+    def __init__(
+        self, files: FileSystem, directory: str, report: Report, durable_offset: int
+    ) -> None:
         self._files = files
         self._directory = directory
         self._report = report
@@ -136,7 +153,7 @@ class _Partition:
             [(b, f"{directory}/{file_name(b, LOG_SUFFIX)}") for b in bases if b is not None],
         )
         # What is known to have been durable: beyond it, bytes that do not check are a torn tail.
-        self._floor = 0
+        self._floor = durable_offset
 
     def check(self) -> None:
         self._report.partitions += 1
@@ -147,7 +164,7 @@ class _Partition:
         self._check_orphans(checked)
         sealed = [segment.base_offset for segment in checked if segment.sealed]
         durable = [segment.durable_offset for segment in checked]
-        self._floor = max([checkpoint or 0, *snapshots, *sealed, *durable])
+        self._floor = max([self._floor, checkpoint or 0, *snapshots, *sealed, *durable])
         self._check_ends(checked, start)
 
     def _number(self, name: str) -> int | None:

@@ -114,7 +114,7 @@ class Transactions:
 
     def check(self, topic: str, partition: int, batch: Batch) -> None:
         """Whether the log will take it. Raises UnknownTopic, UnknownPartition, TooLarge."""
-        self._catalogue.partition(topic, partition)
+        self._catalogue.partitions(topic, partition)
         size = batch.size()
         if size > MAX_BATCH_BYTES + HEADER_SIZE:
             raise TooLarge("batch", size, MAX_BATCH_BYTES)
@@ -294,7 +294,7 @@ class Transactions:
         try:
             for entry in chosen:
                 check_topic(self._catalogue, entry)
-                self._catalogue.partition(entry.topic, entry.partition)
+                self._catalogue.partitions(entry.topic, entry.partition)
             for _ in self._staging.read(transaction_id, chosen):
                 continue
         except StagingDamaged:
