@@ -463,11 +463,8 @@ class EmbeddedEngine:
 
     def _maintain_partition(self, partition: Partition) -> None:
         now_us = self.steady_us()
-        if partition.settings.cleanup == "compact":
-            cleaner.compact(partition, now_us)
-        else:
-            cleaner.apply_retention(partition, now_us)
-        cleaner.merge_small_batches(partition)
+        cleaner.apply_retention(partition, now_us)
+        cleaner.clean(partition, now_us)
 
     def close(self) -> None:
         """Writes and flushes everything that was accepted. Calling it again does nothing."""

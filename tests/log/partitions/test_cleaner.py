@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from kit.faulty_files import FaultyFiles
 from kit.partitions import Bench, append_now, append_rows, read_all, roll
 from kit.records import ROWS, Row, build
-from kit.simulated_disk import SimulatedDisk
+from kit.simulated_disk import SimulatedDisk, SimulatedFile
 
 from penstock.log.batch.format import FLAG_CLEANED
 from penstock.log.errors import OffsetOutOfRange
 from penstock.log.partitions import cleaner
-from penstock.log.partitions.cleaner import apply_retention, compact, merge_small_batches
+from penstock.log.partitions.cleaner import apply_retention, clean, compact, merge_small_batches
 from penstock.log.partitions.partition import Partition
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
@@ -339,3 +339,125 @@ def test_expired_records_are_skipped_and_reading_goes_on(cache_bytes: int) -> No
         work.clock.now_us = now_us
         assert b"".join(row.value for _, row in read_all(partition)) == kept
         assert read(partition, 3, 100).next_offset == 5
+
+
+# --- what is known of earlier rounds ----------------------------------------------------------------
+
+
+class ReadCounting(SimulatedDisk):
+    """Counts the bytes that are read from segment files."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.read_bytes = 0
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> SimulatedFile:
+        file = super().open(path, create=create, write=write)
+        if not path.endswith(".log"):
+            return file
+        pread = file.pread
+
+        def counted(size: int, position: int) -> bytes:
+            data = pread(size, position)
+            self.read_bytes += len(data)
+            return data
+
+        file.pread = counted  # type: ignore[method-assign]  # this one file is watched
+        return file
+
+
+def rounds(cleanup: str) -> tuple[ReadCounting, Bench, Partition]:
+    disk = ReadCounting()
+    settings = TopicSettings(cleanup=cleanup, tombstone_ms=1000, retention_ms=0)
+    work = Bench(disk, "/data/0", settings)
+    rows = [[Row(b"v" * 50, n, b"%d" % n) for n in range(s, s + 10)] for s in range(0, 30, 5)]
+    partition = filled(work, rows)
+    clean(partition, 1000)
+    disk.read_bytes = 0
+    return disk, work, partition
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+def test_an_idle_round_reads_nothing_after_a_restart_too(cleanup: str) -> None:
+    disk, work, partition = rounds(cleanup)
+    for _ in range(3):
+        assert clean(partition, 1000) == cleaner.Cleaned()
+    assert disk.read_bytes == 0
+    partition.close()
+    again = work.open()
+    disk.read_bytes = 0  # a start walks the active segment
+    apply_retention(again, 1000)
+    assert clean(again, 1000) == cleaner.Cleaned()
+    assert disk.read_bytes == 0
+
+
+@pytest.mark.parametrize("harm", [b"", b"x" * 32])
+def test_a_lost_or_damaged_state_costs_one_look(harm: bytes) -> None:
+    disk, work, partition = rounds("delete")
+    partition.close()
+    file = disk.open("/data/0/cleaned", write=True)
+    file.truncate(0)
+    file.pwritev([harm], 0)
+    again = work.open()
+    disk.read_bytes = 0
+    clean(again, 1000)
+    assert disk.read_bytes > 0
+    disk.read_bytes = 0
+    clean(again, 1000)
+    assert disk.read_bytes == 0
+
+
+def test_what_is_new_is_merged_and_nothing_else_is_read() -> None:
+    disk, _, partition = rounds("delete")
+    for n in range(20):
+        append_rows(partition, [[Row(b"new %d" % n, n)]])
+    roll(partition, Row(b"active"))
+    expected = read_all(partition)
+    disk.read_bytes = 0
+    assert clean(partition, 1000).segments == 1
+    assert disk.read_bytes < 3 * partition.segment_size(partition.segments[-2]) + 40 * 160
+    assert read_all(partition) == expected
+
+
+def test_compaction_waits_until_enough_is_new() -> None:
+    _, _, partition = rounds("compact")
+    for n in range(4):
+        append_rows(partition, [[Row(b"v", n, b"1")]])
+    roll(partition, Row(b"v", 5, b"1"))
+    clean(partition, 1000)
+    assert [row.key for _, row in read_all(partition)].count(b"1") == 6, "a small part of it all"
+    for n in range(60):
+        append_rows(partition, [[Row(b"w" * 60, n, b"1")]])
+    roll(partition, Row(b"active"))
+    assert clean(partition, 1000).records_removed >= 60
+    assert [row.key for _, row in read_all(partition)].count(b"1") <= 2
+
+
+def test_an_old_mark_goes_though_nothing_is_new() -> None:
+    disk = ReadCounting()
+    settings = TopicSettings(cleanup="compact", tombstone_ms=1000, retention_ms=0)
+    partition = filled(
+        Bench(disk, "/data/0", settings),
+        [[Row(b"1", 1, b"a"), Row(b"", 5, b"a", null=True), Row(b"2", 5, b"b")]],
+    )
+    for now_us in (10, 1_000_005):
+        clean(partition, now_us)
+        assert [offset for offset, _ in read_all(partition)] == [1, 2, 3]
+    clean(partition, 1_000_006)
+    assert [offset for offset, _ in read_all(partition)] == [2, 3]
+    disk.read_bytes = 0
+    clean(partition, 1 << 60)
+    assert disk.read_bytes == 0
+
+
+def test_a_mark_that_has_to_stay_is_not_looked_at_each_round() -> None:
+    """The last record of a segment stays, whatever it is."""
+    disk = ReadCounting()
+    settings = TopicSettings(cleanup="compact", tombstone_ms=1000, retention_ms=0)
+    partition = filled(
+        Bench(disk, "/data/0", settings), [[Row(b"1", 1, b"a"), Row(b"", 5, b"a", null=True)]]
+    )
+    clean(partition, 1 << 60)
+    disk.read_bytes = 0
+    clean(partition, 1 << 61)
+    assert disk.read_bytes == 0

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import (
@@ -22,6 +22,7 @@ from penstock.log.batch.format import (
 )
 from penstock.log.batch.view import BatchView
 from penstock.log.errors import CorruptLog
+from penstock.log.partitions.cleaning_state import CleaningState, read_state, write_state
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.recovery import put_swap_in_place, swap_name
 from penstock.log.storage.files import File
@@ -40,6 +41,9 @@ MERGED_BATCH_BYTES = 1024 * 1024
 MERGED_BATCH_RECORDS = 65_536
 # A segment whose batches are smaller than this on average is worth merging.
 SMALL_BATCH_BYTES = 64 * 1024
+# A compaction reads everything, so it waits until this share of a partition is new, as in Kafka: the cost
+# of a record is then bounded, however large the partition is.
+MIN_DIRTY_SHARE = 0.5
 # What a batch says of all its records.
 KEPT_FLAGS = FLAG_AT_MOST_ONCE | FLAG_EMPTY_DELETES
 # Keys that one compaction remembers: 16-byte digests in a dictionary, about 130 bytes each, so half a
@@ -276,7 +280,58 @@ def _note_damage(segment: Segment, error: CorruptLog) -> None:
     )
 
 
-def merge_small_batches(partition: Partition) -> Cleaned:
+def clean(partition: Partition, now_us: int) -> Cleaned:
+    """Compaction where the topic asks for it, and merging: of what is new, or due, since the last round.
+
+    An idle round reads nothing, after a restart too. Raises what `compact` and `merge_small_batches` raise.
+    """
+    files, directory = partition.pool.files, partition.directory
+    if partition.cleaning is None:
+        partition.cleaning = read_state(files, directory)
+    before = state = partition.cleaning
+    done = Cleaned()
+    to = _sealed_to(partition)
+    if partition.settings.cleanup == "compact" and _is_due(partition, state, now_us):
+        done, mark_us = _compact(partition, now_us)
+        state = replace(state, compacted_to=to, mark_us=mark_us)
+    damage: CorruptLog | None = None
+    if to > state.merged_to:
+        try:
+            done = _add(done, merge_small_batches(partition, state.merged_to))
+        except CorruptLog as error:
+            damage = error  # left alone from now on, like what is good
+        state = replace(state, merged_to=to)
+    if state != before:
+        write_state(files, directory, state)
+        partition.cleaning = state
+    if damage is not None:
+        raise damage
+    return done
+
+
+def _sealed_to(partition: Partition) -> int:
+    """Where the segments end that the cleaner may look at: the first one that it may not ends them."""
+    visible = partition.visible_offset
+    end = partition.start_offset
+    for segment, following in itertools.pairwise(partition.segments):
+        if not segment.sealed or following.base_offset > visible:
+            break
+        end = following.base_offset
+    return end
+
+
+def _is_due(partition: Partition, state: CleaningState, now_us: int) -> bool:
+    """True if enough is new, or a deletion mark has become old enough to go."""
+    oldest_mark_us = now_us - partition.settings.tombstone_ms * 1000
+    if state.mark_us != NO_TIME and state.mark_us < oldest_mark_us:
+        return True
+    sizes = [(s.base_offset, partition.segment_size(s)) for s, _ in _sealed(partition)]
+    dirty_bytes = sum(size for base, size in sizes if base >= state.compacted_to)
+    total_bytes = sum(size for _, size in sizes)
+    return dirty_bytes > 0 and dirty_bytes >= MIN_DIRTY_SHARE * total_bytes
+
+
+def merge_small_batches(partition: Partition, from_offset: int = 0) -> Cleaned:
     """Rewrites sealed segments whose batches are small, one at a time.
 
     Raises CorruptLog when it met damage for the first time, after it has done the other segments.
@@ -284,7 +339,9 @@ def merge_small_batches(partition: Partition) -> Cleaned:
     total = Cleaned()
     damage: CorruptLog | None = None
     for segment, end_offset in _sealed(partition):
-        if segment.base_offset < partition.start_offset or not _is_fragmented(partition, segment):
+        if segment.base_offset < max(partition.start_offset, from_offset):
+            continue
+        if not _is_fragmented(partition, segment):
             continue
         try:
             done = _rewrite(partition, [segment], end_offset, lambda view, row: True)
@@ -325,9 +382,14 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
     A record without a key stays. A record with a key and no value (null) is a deletion mark.
     Raises CorruptLog when it meets damage for the first time; the next run leaves that segment out.
     """
+    return _compact(partition, now_us)[0]
+
+
+def _compact(partition: Partition, now_us: int) -> tuple[Cleaned, int]:
+    """Also gives the time of the oldest mark that stays for its age alone, or NO_TIME."""
     sealed = _sealed(partition)
     if not sealed:
-        return Cleaned()
+        return Cleaned(), NO_TIME
     latest: dict[bytes, int] = {}
     for segment, segment_end in reversed(sealed):
         try:
@@ -348,8 +410,15 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
             return True  # past MAX_KEYS: an older record of the key may stay, so its mark stays too
         if newest > view.offset_of(row):
             return False
-        return not view.is_deletion(row) or view.time_of(row) >= oldest_mark_us
+        if not view.is_deletion(row):
+            return True
+        time_us = view.time_of(row)
+        if time_us < oldest_mark_us:
+            return False
+        waiting.add(time_us)
+        return True
 
+    waiting = _Oldest()
     total = Cleaned()
     for group, end_offset in _groups(partition, sealed):
         rows = (
@@ -360,7 +429,19 @@ def compact(partition: Partition, now_us: int) -> Cleaned:
         # The last record stays in any case: for its sake alone nothing is rewritten, ever again.
         if any(not keep(*row) and row[0].offset_of(row[1]) != end_offset - 1 for row in rows):
             total = _add(total, _rewrite(partition, group, end_offset, keep))
-    return total
+    # Where marks must stay whatever their age, no later round can remove them before something is new.
+    return total, NO_TIME if oldest_mark_us == NO_TIME else waiting.time_us
+
+
+class _Oldest:
+    """The least of some times."""
+
+    def __init__(self) -> None:
+        self.time_us = NO_TIME
+
+    def add(self, time_us: int) -> None:
+        if self.time_us == NO_TIME or time_us < self.time_us:
+            self.time_us = time_us
 
 
 def _note_latest(latest: dict[bytes, int], rows: Iterator[tuple[BatchView, int]]) -> None:

@@ -28,6 +28,7 @@ from penstock.log.errors import (
     TooLarge,
 )
 from penstock.log.partitions.append_group import Entry, Group, Load
+from penstock.log.partitions.cleaning_state import CleaningState
 from penstock.log.partitions.flushing import Flushing
 from penstock.log.partitions.outcome import Callback, Outcome
 from penstock.log.partitions.recovery import (
@@ -108,6 +109,8 @@ class Partition:
         self.flushed_offset = found.next_offset
         self.stopped: str | None = None
         self.closed = False
+        # What the cleaner knows; read when it comes for the first time.
+        self.cleaning: CleaningState | None = None
         self._producers = found.producers
         self._lock = threading.Lock()
         # Held by whoever writes: the commit thread, or maintenance that replaces segments.
