@@ -76,8 +76,10 @@ class Broker:
         key: str,
         done: Callable[[Principal | None], None],
         wanted: Callable[[], bool],
+        address: str,
     ) -> None:
-        self.access.login(key, done, wanted=wanted)
+        """`address` is the peer's, without its port: addresses take turns where logins wait."""
+        self.access.login(key, done, wanted=wanted, address=address)
 
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of the principal is revoked."""

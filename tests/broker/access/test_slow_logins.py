@@ -10,8 +10,9 @@ from kit.echo_server import hang_up, run
 from kit.limits import HANG_S
 from kit.running_server import running_server
 
-from penstock.broker.access import keys
+from penstock.broker.access import keys, slow_logins
 from penstock.broker.access.access import ALL_TOPICS, Access, Principal
+from penstock.broker.access.slow_logins import OLDEST_TURN, SUSPECT_TURN, LoginQueue, SlowLogin
 from penstock.server.config.schema import KeyConfig
 from penstock.wire.blipmq import frames as wire
 
@@ -120,3 +121,76 @@ def test_a_storm_of_wrong_keys_does_not_lock_out_a_right_one(tmp_path: Path, has
                 await hang_up(one)
 
     run("uvloop", body)
+
+
+# ---- whose turn it is ----------------------------------------------------------------------------
+
+
+def waiting(address: str, key: str) -> SlowLogin:
+    return SlowLogin(key, b"", lambda _: None, lambda: True, address)
+
+
+def turns(queue: LoginQueue, number: int) -> list[str]:
+    found = [queue.take() for _ in range(number)]
+    return [login.key for login in found if login is not None]
+
+
+def test_addresses_take_turns(access: Access, hashes: SlowHashes) -> None:
+    """A storm from one address, before and behind it, costs another one turn."""
+    answered = threading.Event()
+    access.login("wrong-0", lambda _: None, address="10.0.0.66")
+    assert hashes.begun.wait(HANG_S)
+    access.login("wrong-1", lambda _: None, address="10.0.0.66")
+    access.login(SECRET, lambda _: answered.set(), address="10.0.0.1")
+    for number in range(2, STORM):
+        access.login(f"wrong-{number}", lambda _: None, address="10.0.0.66")
+    hashes.let_go(3)
+    assert answered.wait(HANG_S)
+    assert SECRET in hashes.tried[:3]
+
+
+def test_who_sent_a_wrong_key_goes_behind_the_others() -> None:
+    queue = LoginQueue()
+    for number in range(20):
+        queue.tried(f"bad-{number}", right=False)
+        queue.put(waiting(f"bad-{number}", f"wrong-{number}"))
+    for number in range(3):
+        queue.put(waiting(f"good-{number}", f"right-{number}"))
+    assert turns(queue, 4) == ["right-0", "right-1", "right-2", "wrong-0"]
+    assert len(turns(queue, 30)) == 19
+
+
+def test_suspects_come_to_their_turn_too() -> None:
+    """Somebody mistyped, and others come without end."""
+    queue = LoginQueue()
+    queue.tried("mistyped", right=False)
+    queue.put(waiting("mistyped", "now right"))
+    tried = []
+    for number in range(SUSPECT_TURN):
+        queue.put(waiting(f"good-{number}", f"right-{number}"))
+        tried += turns(queue, 1)
+    assert tried[-1] == "now right"
+
+
+def test_neither_the_newest_nor_the_oldest_of_an_address_waits_for_ever() -> None:
+    """Two come for every turn."""
+    queue = LoginQueue()
+    queue.put(waiting("a", "first"))
+    tried: list[str] = []
+    for number in range(2 * OLDEST_TURN):
+        queue.put(waiting("a", f"{number}"))
+        queue.put(waiting("a", f"{number}+"))
+        tried += turns(queue, 1)
+    assert tried[0] == "0+" and tried[OLDEST_TURN - 1] == "first"
+
+
+def test_suspects_are_bounded_and_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_logins, "MAX_SUSPECTS", 2)
+    queue = LoginQueue()
+    for address in ("a", "b", "c"):
+        queue.put(waiting(address, address))
+        queue.tried(address, right=False)
+    queue.tried("c", right=True)
+    queue.put(waiting("d", "d"))
+    assert turns(queue, 9) == ["a", "c", "d", "b"]
+    assert turns(queue, 1) == []

@@ -16,7 +16,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Final, Literal, Protocol
 
 from penstock.broker.access import keys
 from penstock.broker.access.key_table import KeyTable, StoredKey
+from penstock.broker.access.principal import Principal
 from penstock.broker.access.rights import (
     ROLE_ACTIONS,
     Action,
@@ -33,6 +33,7 @@ from penstock.broker.access.rights import (
     is_internal,
     role_gives,
 )
+from penstock.broker.access.slow_logins import LoginQueue, SlowLogin
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.engine import MAX_TOPIC_NAME_BYTES
 from penstock.log.records import Metadata
@@ -51,17 +52,10 @@ MAX_CACHED_ANSWERS: Final = 16_384
 # Wrong keys that need not go through the slow hash again (a client that tries for ever): 100 bytes each.
 MAX_KNOWN_WRONG: Final = 4_096
 
+# Where a principal is looked for.
+__all__ = ["ALL_TOPICS", "DEVELOPMENT_KEY", "Access", "KeyInfo", "Principal", "check_key"]
+
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Somebody who acts. `rules` are topic patterns, none means every topic."""
-
-    name: str
-    role: str
-    rules: tuple[str, ...] = ()
-    key_id: int | None = None  # of the stored key; None for all others, which cannot be revoked
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +94,6 @@ class _Candidate:
         self.principal = principal
         self.salt = salt
         self.digest = digest
-
-
-class _SlowLogin:
-    """A login that waits for the slow hash. Without a repr that could show its key."""
-
-    __slots__ = ("condensed", "done", "key", "wanted")
-
-    def __init__(
-        self,
-        key: str,
-        condensed: bytes,
-        done: Callable[[Principal | None], None],
-        wanted: Callable[[], bool],
-    ) -> None:
-        self.key = key
-        self.condensed = condensed
-        self.done = done
-        self.wanted = wanted
 
 
 def _wall_clock_us() -> int:
@@ -164,7 +140,7 @@ class Access:
         self._known_wrong: set[bytes] = set()
         self._wrong_salt = random_bytes(keys.SALT_BYTES)
         self._worker: ThreadPoolExecutor | None = None
-        self._slow_logins: deque[_SlowLogin] = deque()  # appended to and popped by two threads
+        self._slow_logins = LoginQueue()
         self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
         self._load_configured(configured)
         self._load_stored()
@@ -194,15 +170,15 @@ class Access:
         done: Callable[[Principal | None], None],
         *,
         wanted: Callable[[], bool] = lambda: True,
+        address: str = "",
     ) -> None:
         """Have `done` called with the answer of `authenticate`, without blocking.
 
         Nearly always that is before this call returns. Only a key that has to go through the slow
         hash is answered later, by `post`. One thread does all of them: two would only take the
-        processor from the event loop, and twice the memory. The newest is next: when wrong keys come
-        faster than they are hashed, a right one behind them still gets its turn, while in order all
-        would wait until nobody wants the answer. `wanted` is asked in that thread before the work; a
-        login that nobody waits for any more is left out, without an answer.
+        processor from the event loop, and twice the memory. Addresses take turns, see
+        slow_logins.py. `wanted` is asked in that thread before the work; a login that nobody waits for
+        any more is left out, without an answer.
         """
         condensed = keys.condense(key)
         found = self._find(condensed)
@@ -211,7 +187,7 @@ class Access:
             return
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "penstock-login")
-        self._slow_logins.append(_SlowLogin(key, condensed, done, wanted))
+        self._slow_logins.put(SlowLogin(key, condensed, done, wanted, address))
         self._worker.submit(self._login_slowly)
 
     def still_valid(self, principal: Principal) -> bool:
@@ -265,14 +241,15 @@ class Access:
         return found
 
     def _login_slowly(self) -> None:
-        """The newest that waits. Called once for each, so there always is one."""
-        login = self._slow_logins.pop()
-        if not login.wanted():
+        """Called once for each that waits, so there always is one."""
+        login = self._slow_logins.take()
+        if login is None or not login.wanted():
             return
         # It may have been tried while this login waited for its turn.
         found = self._find(login.condensed)
         if found is None and self._needs_slow_hash(login.condensed):
             found = self._find_slowly(login.key, login.condensed)
+            self._slow_logins.tried(login.address, right=found is not None)
         try:
             self._post(lambda: login.done(found))
         except RuntimeError:

@@ -110,7 +110,8 @@ class FlightCalls:
             else:
                 give(LoggedIn(who))
 
-        access.login(key, answered)
+        # The middleware of Flight is not told who the peer is: its calls are one address to the queue.
+        access.login(key, answered, address=FLIGHT)
 
     # --- topics ----------------------------------------------------------------------------------
 

@@ -151,7 +151,10 @@ class HttpApp:
         key = _bearer(request)
         answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
         self.api.broker.access.login(
-            key, lambda who: None if answer.done() else answer.set_result(who)
+            key,
+            lambda who: None if answer.done() else answer.set_result(who),
+            wanted=lambda: not answer.done(),
+            address=request.client.host if request.client is not None else "",
         )
         who = await answer
         if who is None:

@@ -206,6 +206,7 @@ class BlipMQSession(BaseSession[Operation]):
             key,
             lambda who: self._logged_in(frame.correlation_id, who),
             wanted=lambda: self.state != OVER,
+            address=self.stream.peer.rpartition(":")[0],
         )
         return not self._login_is_open
 

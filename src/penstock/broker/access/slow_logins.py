@@ -1,0 +1,103 @@
+"""The queue of logins that wait for the slow hash: who is next.
+
+The slow hash takes tens of milliseconds, one after the other. Whoever sends wrong keys faster than that
+must not keep others out:
+
+* Addresses take turns, so that one address gets no more turns by asking more often.
+* An address whose last key was wrong goes behind the others, but for every fourth turn.
+* Of one address the newest is next, and the oldest at every third turn: in order alone, all would wait
+  until nobody wants the answer; newest first alone, one that waits would never come to its turn.
+
+There is no quicker check before the hash that is kept over restarts: whatever tells most wrong keys from
+the right one quickly would tell it a thief of the file too, and the slow hash would protect that much less.
+A key that was right once is remembered in memory (access.py), so each comes here once after a start.
+
+Thread-safe: filled by the event loop, emptied by the thread that hashes.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.access.principal import Principal
+
+# Addresses with a wrong key that are remembered: 200 bytes each. With more, the oldest is forgiven.
+MAX_SUSPECTS: Final = 10_000
+# Every so many turns, those who sent a wrong key come first, and the oldest of an address.
+SUSPECT_TURN: Final = 4
+OLDEST_TURN: Final = 3
+
+
+class SlowLogin:
+    """A login that waits for the slow hash. Without a repr that could show its key."""
+
+    __slots__ = ("address", "condensed", "done", "key", "wanted")
+
+    def __init__(
+        self,
+        key: str,
+        condensed: bytes,
+        done: Callable[[Principal | None], None],
+        wanted: Callable[[], bool],
+        address: str,
+    ) -> None:
+        self.key = key
+        self.condensed = condensed
+        self.done = done
+        self.wanted = wanted
+        self.address = address
+
+
+Ring = OrderedDict[str, deque[SlowLogin]]
+
+
+class LoginQueue:
+    """As many may wait as there are connections: each has one login at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._trusted: Ring = OrderedDict()
+        self._suspected: Ring = OrderedDict()
+        self._suspects: OrderedDict[str, None] = OrderedDict()
+        self._turn = 0
+
+    def put(self, login: SlowLogin) -> None:
+        with self._lock:
+            ring = self._suspected if login.address in self._suspects else self._trusted
+            ring.setdefault(login.address, deque()).append(login)
+
+    def take(self) -> SlowLogin | None:
+        """Whose turn it is; None when nobody waits."""
+        with self._lock:
+            self._turn += 1
+            rings = (self._trusted, self._suspected)
+            first, second = reversed(rings) if self._turn % SUSPECT_TURN == 0 else rings
+            ring = first or second
+            if not ring:
+                return None
+            address, waiting = ring.popitem(last=False)
+            oldest = self._turn % OLDEST_TURN == 0
+            login = waiting.popleft() if oldest else waiting.pop()
+            if waiting:
+                ring[address] = waiting  # behind the other addresses
+            return login
+
+    def tried(self, address: str, *, right: bool) -> None:
+        """What became of a login of this address."""
+        with self._lock:
+            if right:
+                self._suspects.pop(address, None)
+                self._move(address, self._suspected, self._trusted)
+                return
+            self._suspects[address] = None
+            self._suspects.move_to_end(address)
+            self._move(address, self._trusted, self._suspected)
+            if len(self._suspects) > MAX_SUSPECTS:
+                forgiven, _ = self._suspects.popitem(last=False)
+                self._move(forgiven, self._suspected, self._trusted)
+
+    def _move(self, address: str, source: Ring, target: Ring) -> None:
+        waiting = source.pop(address, None)
+        if waiting is not None:
+            target.setdefault(address, deque()).extend(waiting)
