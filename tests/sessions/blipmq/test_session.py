@@ -139,7 +139,7 @@ def test_a_slow_login_holds_the_frames_behind_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting: list[Callable[[object], None]] = []
-    monkeypatch.setattr(bench.access, "login", lambda key, done, wanted: waiting.append(done))
+    monkeypatch.setattr(bench.access, "login", lambda key, done, **_: waiting.append(done))
     peer = connect(bench)
     ping = wire.encode_ping(7)
     assert peer.ask(LOGIN + ping[:5]) == wire.encode_ack(1, 0)
@@ -154,7 +154,7 @@ def test_a_login_that_is_answered_after_the_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting: list[Callable[[object], None]] = []
-    monkeypatch.setattr(bench.access, "login", lambda key, done, wanted: waiting.append(done))
+    monkeypatch.setattr(bench.access, "login", lambda key, done, **_: waiting.append(done))
     peer = connect(bench)
     peer.ask(LOGIN)
     peer.session.closed()
@@ -166,7 +166,7 @@ def test_a_login_is_wanted_until_the_connection_is_gone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Callable[[], bool]] = []
-    monkeypatch.setattr(bench.access, "login", lambda key, done, wanted: asked.append(wanted))
+    monkeypatch.setattr(bench.access, "login", lambda key, done, wanted, **_: asked.append(wanted))
     peer = connect(bench)
     peer.ask(LOGIN)
     assert asked[0]()
