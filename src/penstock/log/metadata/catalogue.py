@@ -74,7 +74,8 @@ class Topic:
 
 
 class Catalogue:
-    """Changed on one thread, that of the engine's completions; any thread may look topics up."""
+    """Topics are made, changed and removed on one thread, that of the engine's completions; any thread may
+    look them up. Files of deleted topics and descriptions are seen to by other threads."""
 
     def __init__(
         self,

@@ -24,7 +24,8 @@ from penstock.log.batch.view import BatchView
 from penstock.log.errors import CorruptLog
 from penstock.log.partitions.cleaning_state import CleaningState, read_state, write_state
 from penstock.log.partitions.partition import Partition
-from penstock.log.partitions.recovery import put_swap_in_place, swap_name
+from penstock.log.partitions.recovery import put_swap_in_place
+from penstock.log.partitions.survey import swap_name
 from penstock.log.storage.files import File
 from penstock.log.storage.index import NO_TIME, SparseIndex
 from penstock.log.storage.scan import Damage, unreadable

@@ -31,14 +31,9 @@ from penstock.log.partitions.append_group import Entry, Group, Load
 from penstock.log.partitions.cleaning_state import CleaningState
 from penstock.log.partitions.flushing import Flushing
 from penstock.log.partitions.outcome import Callback, Outcome
-from penstock.log.partitions.recovery import (
-    CHECKPOINT_FILE,
-    START_FILE,
-    recover,
-    remove_segment,
-    write_number,
-)
+from penstock.log.partitions.recovery import recover, remove_segment
 from penstock.log.partitions.sealing import Sealing
+from penstock.log.partitions.survey import CHECKPOINT_FILE, START_FILE, write_number
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.partitions.visibility import Visibility
 from penstock.log.settings import TopicSettings

@@ -4,10 +4,7 @@ Finishes interrupted replacements, drops what retention had already given up, wa
 were never sealed, cuts a torn tail and reports damage. Sealed segments are not read, unless the snapshot
 of the producers is damaged. Running it twice changes nothing the second time.
 
-Torn tail or damage? Bytes that do not check are torn if nothing proves that they were ever durable:
-they may be cut, nobody was told of them. They are damage if a later batch, a later sealed segment, a
-snapshot of the producers or the checkpoint of a clean stop says that offsets behind them were durable:
-then nothing is cut.
+What is a torn tail and what is damage, survey.py tells: a torn tail is cut, damage stays where it is.
 
 What is not proven to be durable is written once more before it counts. If an fdatasync failed before
 the process ended, the page cache shows bytes that are not on the disk and that no later fdatasync
@@ -15,35 +12,37 @@ would write, because the kernel takes their pages for clean.
 """
 
 from dataclasses import dataclass, field
-from struct import Struct
 
-from crc32c import crc32c
-
-from penstock.log.batch.format import FLAG_PRODUCER
 from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
+from penstock.log.partitions.survey import (
+    CHECKPOINT_FILE,
+    START_FILE,
+    Walked,
+    given_up,
+    judge,
+    missing_head,
+    offsets_of,
+    read_number,
+    snapshot_offsets,
+    swap_range,
+    walk,
+)
 from penstock.log.storage.files import FileSystem
-from penstock.log.storage.index import SparseIndex
 from penstock.log.storage.salt import ANY_SALT, Salt, find_salt
 from penstock.log.storage.scan import SCAN_CHUNK_BYTES, Damage
 from penstock.log.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCERS_SUFFIX,
-    SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     Segment,
+    build_index,
     file_name,
     offset_of_name,
     read_small_file,
     write_all,
     write_small_file,
 )
-
-START_FILE = "start"
-CHECKPOINT_FILE = "checkpoint"
-# Both files hold one number: u32 crc32c of the rest, u32 zero, i64 offset.
-_NUMBER = Struct("<IIq")
-_NUMBER_BODY = Struct("<Iq")
 
 
 @dataclass(slots=True)
@@ -65,38 +64,6 @@ class Recovered:
     salt: Salt = ANY_SALT
 
 
-@dataclass(slots=True)
-class _Walked:
-    """One unsealed segment after its walk."""
-
-    segment: Segment
-    size: int
-    next_offset: int
-    damages: list[Damage]
-    # The highest durable offset that any batch of the segment claims.
-    durable_offset: int
-    stored: list[tuple[int, int, int, int, int]]
-
-
-def read_number(files: FileSystem, path: str) -> int | None:
-    """The offset in a small file; None when it is missing or does not check."""
-    data = read_small_file(files, path)
-    if data is None or len(data) != _NUMBER.size:
-        return None
-    checksum, _, number = _NUMBER.unpack(data)
-    return number if crc32c(data[4:]) == checksum else None
-
-
-def write_number(files: FileSystem, path: str, number: int) -> None:
-    body = _NUMBER_BODY.pack(0, number)
-    write_small_file(files, path, crc32c(body).to_bytes(4, "little") + body)
-
-
-def swap_name(base_offset: int, end_offset: int) -> str:
-    """The name under which a finished replacement for [base, end) waits to be put in place."""
-    return f"{file_name(base_offset, '')}-{file_name(end_offset, SWAP_SUFFIX)}"
-
-
 def finish_swaps(files: FileSystem, directory: str) -> None:
     """Puts finished replacements in place and removes unfinished ones."""
     changed = False
@@ -104,7 +71,7 @@ def finish_swaps(files: FileSystem, directory: str) -> None:
         if name.endswith(TEMPORARY_SUFFIX):
             files.remove(f"{directory}/{name}")
             changed = True
-        elif name.endswith(SWAP_SUFFIX):
+        elif swap_range(name) is not None:
             put_swap_in_place(files, directory, name)
     if changed:
         files.sync_directory(directory)
@@ -112,8 +79,9 @@ def finish_swaps(files: FileSystem, directory: str) -> None:
 
 def put_swap_in_place(files: FileSystem, directory: str, name: str) -> None:
     """Removes the segments that the swap file replaces, then gives it the name of the first."""
-    base_text, _, end_text = name.removesuffix(SWAP_SUFFIX).partition("-")
-    base_offset, end_offset = int(base_text), int(end_text)
+    replaced = swap_range(name)
+    assert replaced is not None, name
+    base_offset, end_offset = replaced
     for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, LOG_SUFFIX):
         for old in files.list(directory):
             offset = offset_of_name(old, suffix)
@@ -143,7 +111,7 @@ def recover(files: FileSystem, directory: str, durable_offset: int = 0) -> Recov
     salt = find_salt(files, directory, heads, repair=True)
     for segment in segments:
         segment.salt = salt
-    snapshots = _snapshot_offsets(files, directory)
+    snapshots = snapshot_offsets(files.list(directory))
     checkpoint = read_number(files, f"{directory}/{CHECKPOINT_FILE}") or 0
     checkpoint = max(checkpoint, durable_offset)
     floor = max([checkpoint, *snapshots, *(s.base_offset for s in segments if s.sealed)])
@@ -155,10 +123,8 @@ def recover(files: FileSystem, directory: str, durable_offset: int = 0) -> Recov
         start_offset = first_base if damaged else 0
     found = Recovered(segments, start_offset, first_base, ProducerTable())
     found.checkpoint, found.salt = checkpoint, salt
-    if start_offset < first_base:
-        path = f"{directory}/{file_name(start_offset, LOG_SUFFIX)}"
-        reason = "segment files are missing"
-        found.missing_head = Damage(path, 0, 0, reason, start_offset, first_base)
+    found.missing_head = missing_head(directory, start_offset, first_base)
+    if found.missing_head is not None:
         found.damages.append(found.missing_head)
     _walk_unsealed(files, directory, found, floor, snapshots)
     _start_over_if_lost(files, directory, found)
@@ -184,26 +150,20 @@ def _start_over_if_lost(files: FileSystem, directory: str, found: Recovered) -> 
 
 def _list_segments(files: FileSystem, directory: str) -> list[Segment]:
     names = files.list(directory)
-    indexed = {offset_of_name(name, INDEX_SUFFIX) for name in names}
-    segments = []
-    for name in names:
-        offset = offset_of_name(name, LOG_SUFFIX)
-        if offset is not None:
-            segments.append(Segment(directory, offset, offset in indexed))
-    return segments
+    indexed = set(offsets_of(names, INDEX_SUFFIX))
+    return [Segment(directory, base, base in indexed) for base in offsets_of(names, LOG_SUFFIX)]
 
 
 def _drop_below_start(
     files: FileSystem, directory: str, segments: list[Segment], start_offset: int | None
 ) -> list[Segment]:
     """Finishes an interrupted retention: segments that lie wholly below the start go."""
-    if start_offset is None:
-        return segments
-    while len(segments) > 1 and segments[1].base_offset <= start_offset:
-        remove_segment(files, segments.pop(0))
-    if segments:
+    count = given_up([segment.base_offset for segment in segments], start_offset)
+    for segment in segments[:count]:
+        remove_segment(files, segment)
+    if segments and start_offset is not None:
         files.sync_directory(directory)
-    return segments
+    return segments[count:]
 
 
 def remove_segment(files: FileSystem, segment: Segment) -> None:
@@ -222,13 +182,12 @@ def _walk_unsealed(
     if segments and segments[-1].sealed:
         found.next_offset = _sealed_end(files, segments[-1])
         floor = max(floor, found.next_offset)
-    walks = [_walk(files, segment) for segment in segments if not segment.sealed]
-    floor = max([floor, *(walk.durable_offset for walk in walks)])
+    walks = {s.base_offset: _walk(files, s) for s in segments if not s.sealed}
+    floor = max([floor, *(walked.durable_offset for walked in walks.values())])
     bases = [segment.base_offset for segment in segments]
-    for walk in walks:
-        at = bases.index(walk.segment.base_offset)
+    for at, base in enumerate(bases):
         following = bases[at + 1] if at + 1 < len(bases) else None
-        if _cut_if_torn(files, found, walk, at, following, floor):
+        if base in walks and _cut_if_torn(files, found, walks[base], at, following, floor):
             break
     _make_durable(files, directory, segments, floor)
     found.next_offset = max(found.next_offset, floor)
@@ -270,98 +229,46 @@ def _sealed_end(files: FileSystem, segment: Segment) -> int:
         file.close()
 
 
-def _walk(files: FileSystem, segment: Segment) -> _Walked:
+def _walk(files: FileSystem, segment: Segment) -> Walked:
     file = files.open(segment.path)
-    walked = _Walked(segment, 0, segment.base_offset, [], 0, [])
-    index = SparseIndex(segment.base_offset)
     try:
         size = file.size()
-        for found in segment.scan(file, size):
-            if found.damage is not None:
-                walked.damages.append(found.damage)
-                continue
-            header = found.header
-            assert header is not None
-            index.add(
-                header.base_offset,
-                found.position,
-                header.length,
-                found.next_offset,
-                header.max_time_us,
-            )
-            walked.durable_offset = max(walked.durable_offset, header.durable_offset)
-            walked.next_offset = found.next_offset
-            if header.flags & FLAG_PRODUCER:
-                walked.stored.append(
-                    (
-                        header.producer_id,
-                        header.epoch,
-                        header.sequence,
-                        header.base_offset,
-                        header.count,
-                    )
-                )
+        walked = walk(segment.scan(file, size), segment.path, segment.base_offset, size)
     finally:
         file.close()
-    walked.size = size
-    segment.index = index
+    segment.index = walked.index
     return walked
 
 
 def _cut_if_torn(
     files: FileSystem,
     found: Recovered,
-    walk: _Walked,
+    walked: Walked,
     at: int,
     following: int | None,
     floor: int,
 ) -> bool:
     """Keeps real damage, cuts at the first torn place. True when the log ends in this segment."""
-    segment = walk.segment
+    segment = found.segments[at]
     assert segment.index is not None
-    for damage in walk.damages:
-        if damage.first_offset < floor:
-            known = damage
-            if damage.next_offset < 0:
-                next_offset = following if following is not None else floor
-                known = Damage(
-                    damage.path,
-                    damage.position,
-                    damage.end_position,
-                    damage.reason,
-                    damage.first_offset,
-                    next_offset,
-                )
-            segment.damages.append(known)
-            found.damages.append(known)
-            # New batches go behind the damaged bytes: they stay where they are, as evidence. A file
-            # that was cut anywhere must not move them from the places where a scan looks.
+    kept, torn = judge(walked, following, floor)
+    segment.damages += kept
+    found.damages += kept
+    for damage in kept:
+        # New batches go behind the damaged bytes: they stay where they are, as evidence. A file
+        # that was cut anywhere must not move them from the places where a scan looks.
+        if damage.end_position > damage.position:
             segment.index.size = max(segment.index.size, (damage.end_position + 7) & ~7)
-            continue
-        _cut(files, found, at, damage.position, walk)
+    if torn is not None:
+        _cut(files, found, at, torn.position)
         return True
-    if following is not None and walk.next_offset < following:
-        if walk.next_offset >= floor:
-            _cut(files, found, at, walk.size, walk)
-            return True
-        if not walk.damages or walk.damages[-1].next_offset >= 0:
-            missing = Damage(
-                segment.path,
-                walk.size,
-                walk.size,
-                "records are missing",
-                walk.next_offset,
-                following,
-            )
-            segment.damages.append(missing)
-            found.damages.append(missing)
-    found.next_offset = max(found.next_offset, walk.next_offset)
+    found.next_offset = max(found.next_offset, walked.next_offset)
     return False
 
 
-def _cut(files: FileSystem, found: Recovered, at: int, position: int, walk: _Walked) -> None:
+def _cut(files: FileSystem, found: Recovered, at: int, position: int) -> None:
     """Cuts the segment at `position` and removes all later ones: nobody was told of what they hold."""
-    segment = walk.segment
+    segment = found.segments[at]
     file = files.open(segment.path, write=True)
     try:
         found.cut_bytes += max(file.size() - position, 0)
@@ -375,24 +282,12 @@ def _cut(files: FileSystem, found: Recovered, at: int, position: int, walk: _Wal
         remove_segment(files, later)
     files.sync_directory(segment.directory)
     del found.segments[at + 1 :]
-    index = SparseIndex(segment.base_offset)
     file = files.open(segment.path)
     try:
-        for step in segment.scan(file, position):
-            if step.header is not None:
-                header = step.header
-                index.add(
-                    header.base_offset,
-                    step.position,
-                    header.length,
-                    step.next_offset,
-                    header.max_time_us,
-                )
+        segment.index, _ = build_index(file, segment, position)
     finally:
         file.close()
-    index.size = position
-    segment.index = index
-    found.next_offset = max(found.next_offset, index.next_offset)
+    found.next_offset = max(found.next_offset, segment.index.next_offset)
 
 
 def _note_missing_tail(found: Recovered, floor: int) -> None:
@@ -408,7 +303,7 @@ def _note_missing_tail(found: Recovered, floor: int) -> None:
             last.path,
             last.index.size,
             last.index.size,
-            "records are missing at the end of the log",
+            "records are missing at the end",
             max(end, known),
             floor,
         )
@@ -416,18 +311,12 @@ def _note_missing_tail(found: Recovered, floor: int) -> None:
         found.damages.append(missing)
 
 
-def _snapshot_offsets(files: FileSystem, directory: str) -> list[int]:
-    """Where there are snapshots of the producers, oldest first. What lies before one was durable."""
-    offsets = [offset_of_name(name, PRODUCERS_SUFFIX) for name in files.list(directory)]
-    return [offset for offset in offsets if offset is not None]
-
-
 def _recover_producers(
     files: FileSystem,
     directory: str,
     found: Recovered,
     snapshots: list[int],
-    walks: list[_Walked],
+    walks: dict[int, Walked],
 ) -> None:
     """The newest snapshot that can be read, and all batches since then."""
     snapshot = -1
@@ -439,12 +328,11 @@ def _recover_producers(
             continue
         snapshot = offset
         break
-    walked = {walk.segment.base_offset: walk for walk in walks}
     ends = [*(segment.base_offset for segment in found.segments[1:]), found.next_offset]
     for segment, end_offset in zip(found.segments, ends, strict=False):
         if end_offset <= snapshot:
             continue
-        walk = walked.get(segment.base_offset) or _walk(files, segment)
-        for producer_id, epoch, sequence, base, count in walk.stored:
+        walked = walks.get(segment.base_offset) or _walk(files, segment)
+        for producer_id, epoch, sequence, base, count in walked.stored:
             if snapshot <= base < found.next_offset:
                 found.producers.stored(producer_id, epoch, sequence, base, count)

@@ -10,17 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError
-from penstock.log.batch.format import BatchError, BatchHeader
+from penstock.log.batch.format import BatchError
 from penstock.log.batch.view import view_body
 from penstock.log.metadata.store import check_metadata
 from penstock.log.partitions.ends import read_ends
 from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
-from penstock.log.partitions.recovery import CHECKPOINT_FILE, START_FILE, read_number
+from penstock.log.partitions.survey import (
+    CHECKPOINT_FILE,
+    START_FILE,
+    Walked,
+    given_up,
+    judge,
+    missing_head,
+    offsets_of,
+    read_number,
+    snapshot_offsets,
+    swap_range,
+    walk,
+)
 from penstock.log.storage.files import File, FileSystem
 from penstock.log.storage.index import IndexDamaged, SparseIndex
 from penstock.log.storage.names import METADATA_FILE, TOPICS_DIRECTORY
 from penstock.log.storage.salt import find_salt
-from penstock.log.storage.scan import Damage, scan
+from penstock.log.storage.scan import Damage, Found, scan
 from penstock.log.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -60,20 +72,6 @@ class Report:
     @property
     def clean(self) -> bool:
         return not self.damages and self.metadata is None
-
-
-@dataclass(slots=True)
-class _Checked:
-    """One segment file after its walk."""
-
-    path: str
-    base_offset: int
-    sealed: bool
-    size: int = 0
-    next_offset: int = 0
-    # The highest offset that any batch says was durable before it.
-    durable_offset: int = 0
-    damages: list[Damage] = field(default_factory=list)
 
 
 def verify(files: FileSystem, directory: str) -> Report:
@@ -146,26 +144,32 @@ class _Partition:
         self._directory = directory
         self._report = report
         self._names = files.list(directory)
-        bases = [offset_of_name(name, LOG_SUFFIX) for name in self._names]
-        self._salt = find_salt(
-            files,
-            directory,
-            [(b, f"{directory}/{file_name(b, LOG_SUFFIX)}") for b in bases if b is not None],
-        )
-        # What is known to have been durable: beyond it, bytes that do not check are a torn tail.
-        self._floor = durable_offset
+        heads = [
+            (base, f"{directory}/{file_name(base, LOG_SUFFIX)}")
+            for base in offsets_of(self._names, LOG_SUFFIX)
+        ]
+        self._salt = find_salt(files, directory, heads)
+        # What a clean stop has noted.
+        self._durable_offset = durable_offset
 
     def check(self) -> None:
         self._report.partitions += 1
         start = self._number(START_FILE)
         checkpoint = self._number(CHECKPOINT_FILE)
-        snapshots = self._check_snapshots()
-        checked = [self._check_segment(segment) for segment in self._segments(start or 0)]
-        self._check_orphans(checked)
-        sealed = [segment.base_offset for segment in checked if segment.sealed]
-        durable = [segment.durable_offset for segment in checked]
-        self._floor = max([self._floor, checkpoint or 0, *snapshots, *sealed, *durable])
-        self._check_ends(checked, start)
+        self._check_snapshots()
+        walks = [self._walk(base, name) for base, name in self._segments(start)]
+        self._check_orphans()
+        # Every offset below it was durable.
+        floor = max(
+            [
+                self._durable_offset,
+                checkpoint or 0,
+                *snapshot_offsets(self._names),
+                *(walked.base_offset for walked in walks if walked.sealed),
+                *(walked.durable_offset for walked in walks),
+            ]
+        )
+        self._judge_all(walks, start, floor)
 
     def _number(self, name: str) -> int | None:
         path = f"{self._directory}/{name}"
@@ -178,141 +182,99 @@ class _Partition:
         """Damage to a file that holds no records: no offsets are lost with it."""
         self._report.damages.append(Damage(path, position, position, reason, -1, -1))
 
-    def _check_snapshots(self) -> list[int]:
-        offsets = []
-        for name in self._names:
-            offset = offset_of_name(name, PRODUCERS_SUFFIX)
-            if offset is None:
-                continue
-            offsets.append(offset)
-            path = f"{self._directory}/{name}"
+    def _check_snapshots(self) -> None:
+        for offset in snapshot_offsets(self._names):
+            path = f"{self._directory}/{file_name(offset, PRODUCERS_SUFFIX)}"
             try:
                 ProducerTable.decode(read_small_file(self._files, path) or b"")
             except (SnapshotDamaged, struct.error) as error:
                 self._damaged(path, 0, str(error))
-        return offsets
 
     # --- segments --------------------------------------------------------------------------------
 
-    def _segments(self, start: int) -> list[_Checked]:
-        """The segments that the next start would use, in order of their offsets."""
-        found: dict[int, _Checked] = {}
-        for name in self._names:
-            offset = offset_of_name(name, LOG_SUFFIX)
-            if offset is not None:
-                sealed = file_name(offset, INDEX_SUFFIX) in self._names
-                found[offset] = _Checked(f"{self._directory}/{name}", offset, sealed)
+    def _segments(self, start: int | None) -> list[tuple[int, str]]:
+        """Base offsets and files of the segments that the next start would use, in order."""
+        found = {base: file_name(base, LOG_SUFFIX) for base in offsets_of(self._names, LOG_SUFFIX)}
         for name in self._names:
             # A finished replacement that waits to be put in place of the segments of its range.
-            base, _, end = name.removesuffix(SWAP_SUFFIX).partition("-")
-            if name.endswith(SWAP_SUFFIX) and base.isdigit() and end.isdigit():
-                for offset in [o for o in found if int(base) <= o < int(end)]:
-                    del found[offset]
-                found[int(base)] = _Checked(f"{self._directory}/{name}", int(base), False)
-        segments = [found[offset] for offset in sorted(found)]
-        while len(segments) > 1 and segments[1].base_offset <= start:
-            segments.pop(0)  # given up by retention, not yet removed
-        return segments
+            replaced = swap_range(name)
+            if replaced is not None:
+                base, end = replaced
+                found = {o: file for o, file in found.items() if not base <= o < end}
+                found[base] = name
+        segments = sorted(found.items())
+        return segments[given_up([base for base, _ in segments], start) :]
 
-    def _check_segment(self, segment: _Checked) -> _Checked:
-        file = self._files.open(segment.path)
+    def _walk(self, base_offset: int, name: str) -> Walked:
+        path = f"{self._directory}/{name}"
+        index_name = file_name(base_offset, INDEX_SUFFIX)
+        sealed = index_name in self._names and not name.endswith(SWAP_SUFFIX)
+        file = self._files.open(path)
         try:
-            segment.size = file.size()
-            segment.next_offset = segment.base_offset
-            index = SparseIndex(segment.base_offset)
-            for found in scan(file, segment.path, segment.base_offset, segment.size, self._salt):
-                if found.damage is not None:
-                    segment.damages.append(found.damage)
-                if found.header is not None:
-                    header = found.header
-                    segment.next_offset = found.next_offset
-                    segment.durable_offset = max(segment.durable_offset, header.durable_offset)
-                    position, length = found.position, header.length
-                    index.add(
-                        header.base_offset, position, length, found.next_offset, header.max_time_us
-                    )
-                    self._check_columns(segment, file, position, header)
+            size = file.size()
+            steps = scan(file, path, base_offset, size, self._salt)
+            walked = walk(
+                steps,
+                path,
+                base_offset,
+                size,
+                sealed=sealed,
+                check=lambda found: self._check_columns(path, file, found),
+            )
         finally:
             file.close()
-        if segment.sealed:
-            self._check_index(segment, index)
+        if sealed:
+            self._check_index(walked, f"{self._directory}/{index_name}")
         self._report.segments += 1
-        self._report.size_bytes += segment.size
-        return segment
+        self._report.size_bytes += size
+        return walked
 
-    def _check_columns(
-        self, segment: _Checked, file: File, position: int, header: BatchHeader
-    ) -> None:
+    def _check_columns(self, path: str, file: File, found: Found) -> Damage | None:
         """The checksum holds; the columns may still be nonsense."""
+        header, position = found.header, found.position
+        assert header is not None
         self._report.batches += 1
         self._report.records += header.count
         try:
             view_body(header, file.pread(header.length, position), header.size).check_columns()
         except BatchError as error:
             base, end = header.base_offset, header.base_offset + header.count
-            place = position + header.length
-            segment.damages.append(Damage(segment.path, position, place, error.reason, base, end))
+            return Damage(path, position, position + header.length, error.reason, base, end)
+        return None
 
-    def _check_index(self, segment: _Checked, rebuilt: SparseIndex) -> None:
-        path = f"{self._directory}/{file_name(segment.base_offset, INDEX_SUFFIX)}"
+    def _check_index(self, walked: Walked, path: str) -> None:
         data = read_small_file(self._files, path) or b""
         try:
-            SparseIndex.decode(data, segment.base_offset, segment.size)
+            SparseIndex.decode(data, walked.base_offset, walked.size)
         except IndexDamaged as error:
             self._damaged(path, 0, str(error))
             return
         # Behind damage an index cannot be rebuilt as it was.
-        if not segment.damages and rebuilt.encode() != data:
+        if not walked.damages and walked.index.encode() != data:
             self._damaged(path, 0, "does not fit its segment")
 
-    def _check_orphans(self, checked: list[_Checked]) -> None:
-        for name in self._names:
-            offset = offset_of_name(name, INDEX_SUFFIX)
-            if offset is not None and file_name(offset, LOG_SUFFIX) not in self._names:
-                self._damaged(f"{self._directory}/{name}", 0, "its segment is missing")
+    def _check_orphans(self) -> None:
+        for base in offsets_of(self._names, INDEX_SUFFIX):
+            if file_name(base, LOG_SUFFIX) not in self._names:
+                path = f"{self._directory}/{file_name(base, INDEX_SUFFIX)}"
+                self._damaged(path, 0, "its segment is missing")
 
     # --- what the damage means ---------------------------------------------------------------------
 
-    def _check_ends(self, checked: list[_Checked], start: int | None) -> None:
-        first = checked[0].base_offset if checked else self._floor
-        expected = start if start is not None else 0
-        if expected < first and (start is not None or START_FILE not in self._names):
-            path = f"{self._directory}/{file_name(expected, LOG_SUFFIX)}"
-            self._report.damages.append(Damage(path, 0, 0, "segments are missing", expected, first))
-        for number, segment in enumerate(checked):
-            following = checked[number + 1].base_offset if number + 1 < len(checked) else None
-            if self._sort_damage(segment, following):
+    def _judge_all(self, walks: list[Walked], start: int | None, floor: int) -> None:
+        report = self._report
+        if start is not None or START_FILE not in self._names:
+            first = walks[0].base_offset if walks else floor
+            head = missing_head(self._directory, start or 0, first)
+            report.damages += [head] if head is not None else []
+        for number, walked in enumerate(walks):
+            following = walks[number + 1].base_offset if number + 1 < len(walks) else None
+            kept, torn = judge(walked, following, floor)
+            report.damages += kept
+            if torn is not None:
+                report.torn.append(torn)
                 return
-
-    def _sort_damage(self, segment: _Checked, following: int | None) -> bool:
-        """Reports the damage of a segment. True when the log ends here, in a torn tail."""
-        end = following if following is not None else self._floor
-        known_end = segment.next_offset
-        for damage in segment.damages:
-            if damage.first_offset >= self._floor and not segment.sealed:
-                self._report.torn.append(damage)
-                return True
-            next_offset = damage.next_offset if damage.next_offset >= 0 else end
-            known_end = max(known_end, next_offset)
-            self._report.damages.append(
-                Damage(
-                    damage.path,
-                    damage.position,
-                    damage.end_position,
-                    damage.reason,
-                    damage.first_offset,
-                    next_offset,
-                )
-            )
-        if known_end < end and (known_end < self._floor or segment.sealed):
-            reason = "records are missing at the end"
-            place = segment.size
-            self._report.damages.append(Damage(segment.path, place, place, reason, known_end, end))
-        if following is not None and segment.next_offset > following:
-            reason = f"reaches into the next segment, which begins at offset {following}"
-            self._report.damages.append(
-                Damage(
-                    segment.path, segment.size, segment.size, reason, following, segment.next_offset
-                )
-            )
-        return False
+            if following is not None and walked.next_offset > following:
+                reason = f"reaches into the next segment, which begins at offset {following}"
+                place, end = walked.size, walked.next_offset
+                report.damages.append(Damage(walked.path, place, place, reason, following, end))
