@@ -17,7 +17,7 @@ from benchmarks.broker_blipmq import Publisher, barrier, login, publish_rate
 from benchmarks.broker_load import connect
 from benchmarks.broker_rustlog import create_topic
 from benchmarks.log import GIB, scratch
-from benchmarks.request_blipmq import MESSAGE_BYTES, delivery_times, end_to_end_rate
+from benchmarks.request_blipmq import MESSAGE, delivery_times, end_to_end_rate
 from benchmarks.request_client import (
     ask,
     ask_ahead,
@@ -33,9 +33,9 @@ from penstock.wire.rustlog.binary import encode_request
 from penstock.wire.rustlog.binary_reply import encode_produce_reply
 
 TOPIC = "request"
-PRODUCE = encode_request(rustlog.Produce(TOPIC, 0, [bytes(MESSAGE_BYTES)]))
+PRODUCE = encode_request(rustlog.Produce(TOPIC, 0, [MESSAGE]))
 PRODUCED = encode_produce_reply(0, 1)
-PUBLISH = blipmq.encode_publish(1, TOPIC.encode(), 1, bytes(MESSAGE_BYTES))
+PUBLISH = blipmq.encode_publish(1, TOPIC.encode(), 1, MESSAGE)
 # A batch with one record of 100 bytes in the log: header, columns and value.
 STORED_BYTES = 256
 CONNECTIONS = 64
@@ -150,7 +150,7 @@ class Bench:
 
     def blocks(self) -> float:
         """Messages a second."""
-        messages = [bytes(MESSAGE_BYTES)] * BLOCK
+        messages = [MESSAGE] * BLOCK
         block = encode_messages(TOPIC.encode(), 1, messages, pack_consecutive(1, BLOCK))
         block += blipmq.encode_ping(1)
         with login(connect(self.ack.ports["tcp"])) as connection:

@@ -4,6 +4,7 @@ The subscriber repeats POLL and PING, the next when the PONG is there: BlipMQ an
 nothing with silence. Like the rest of the suite the client spins (request_client.py).
 """
 
+import random
 import time
 from struct import Struct
 
@@ -16,7 +17,8 @@ from penstock.wire.blipmq.batch import encode_acks, encode_messages, encode_poll
 MESSAGE_BYTES = 100
 # A message begins with its number, so that a delivery tells which publish it belongs to.
 NUMBER = Struct(">Q")
-FILLING = bytes(MESSAGE_BYTES - NUMBER.size)
+MESSAGE = random.Random(11).randbytes(MESSAGE_BYTES)
+FILLING = MESSAGE[NUMBER.size :]
 HEAD = Struct(">IBQ")
 
 
@@ -95,7 +97,7 @@ class _EndToEnd:
     def __init__(self, subscription: int, topic: str, outstanding: int) -> None:
         self._subscription = subscription
         self._outstanding = outstanding
-        messages = [bytes(MESSAGE_BYTES)] * outstanding
+        messages = [MESSAGE] * outstanding
         ids = pack_consecutive(1, outstanding)
         self._publishes = encode_messages(topic.encode(), wire.QOS_AT_LEAST_ONCE, messages, ids)
         self._publish_bytes = len(self._publishes) // outstanding

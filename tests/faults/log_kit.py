@@ -30,7 +30,13 @@ def plain(*values: bytes, time_us: int = 0) -> Batch:
 
 
 class OpenLog:
-    """A partition as its process sees it. The files are not its own: they outlive it."""
+    """A partition as its process sees it. The files are not its own: they outlive it.
+
+    `write_idle`: batches go into an idle partition in the call itself, as from the event loop. The
+    fixture `writes` of the tests sets it where it is not given.
+    """
+
+    write_idle = False
 
     def __init__(
         self,
@@ -40,18 +46,19 @@ class OpenLog:
         directory: str = DIRECTORY,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         clock_us: Callable[[], int] = lambda: 0,
+        write_idle: bool | None = None,
     ) -> None:
+        if write_idle is not None:
+            self.write_idle = write_idle
         self.files = files
         self.pool = HandlePool(files, 8)
-        self.commit = GroupCommit(threads=0, monotonic=lambda: 0.0)
+        self.commit = GroupCommit(threads=0, monotonic=lambda: 0.0, write_idle=self.write_idle)
         self.partition = Partition(
             directory, settings, self.pool, BatchCache(cache_bytes), clock_us
         )
 
     def queue(self, batch: Batch) -> AppendToken:
-        token = self.partition.append(batch)
-        self.commit.submit(self.partition)
-        return token
+        return self.commit.append(self.partition, batch)
 
     def run(self) -> None:
         """Until nothing is queued."""

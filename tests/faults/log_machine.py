@@ -69,6 +69,7 @@ class LogMachine(RuleBasedStateMachine):
         self.before = (Model(), 0)
         self.queued: list[Queued] = []
         self.cache_bytes = DEFAULT_CACHE_BYTES
+        self.write_idle = False
         self._count = 0
 
     def make_files(self) -> FileSystem:
@@ -78,8 +79,9 @@ class LogMachine(RuleBasedStateMachine):
         """Whether an append may fail now."""
         return False
 
-    @initialize(settings=SETTINGS, cached=st.booleans())
-    def start(self, settings: TopicSettings, cached: bool) -> None:
+    @initialize(settings=SETTINGS, cached=st.booleans(), write_idle=st.booleans())
+    def start(self, settings: TopicSettings, cached: bool, write_idle: bool) -> None:
+        self.write_idle = write_idle
         self.files = self.make_files()
         self.settings = settings
         self.cache_bytes = DEFAULT_CACHE_BYTES if cached else 0
@@ -92,6 +94,7 @@ class LogMachine(RuleBasedStateMachine):
             directory=self.directory(),
             cache_bytes=self.cache_bytes,
             clock_us=lambda: self.now_us,
+            write_idle=self.write_idle,
         )
         assert self.log.partition.recovered.damages == []
 

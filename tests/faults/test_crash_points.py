@@ -20,6 +20,8 @@ from penstock.log.partitions import cleaner
 from penstock.log.partitions.recovery import recover
 from penstock.log.settings import TopicSettings
 
+pytestmark = pytest.mark.usefixtures("writes")
+
 SETTINGS = TopicSettings(segment_bytes=900, retention_ms=0, tombstone_ms=0)
 COMPACTED = TopicSettings(segment_bytes=900, cleanup="compact", tombstone_ms=0)
 

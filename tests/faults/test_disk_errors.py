@@ -26,6 +26,8 @@ from penstock.log.errors import (
 from penstock.log.partitions import cleaner
 from penstock.log.settings import TopicSettings
 
+pytestmark = pytest.mark.usefixtures("writes")
+
 ERRORS = pytest.mark.parametrize(
     ("error", "kind"),
     [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EIO, AppendFailed)],
@@ -119,11 +121,26 @@ def test_the_cut_after_a_failed_write_is_durable() -> None:
             assert OpenLog(found, BIG_SEGMENTS).values() == []
 
 
-def test_a_failed_write_that_cannot_be_taken_back() -> None:
+@pytest.mark.parametrize("kind", ["create", "sync_directory", "make_directory"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_without_descriptors_a_first_append_is_refused_and_the_next_one_stored(
+    kind: CallKind, number: int
+) -> None:
+    """Nothing was written by then: no outcome is unknown."""
+    log, files, _ = faulty_log()
+    files.fail(kind, number)
+    refused = log.send(plain(b"refused"))
+    assert type(refused.error) is AppendFailed
+    assert log.store(b"stored") == 0
+    assert log.values() == [b"stored"]
+
+
+def test_a_failed_write_that_cannot_be_taken_back(writes: str) -> None:
     """Nobody knows what is on the disk then: no promise, and no appends behind it."""
     log, files, disk = faulty_log()
     log.store(b"before")
-    files.write_short(200, errno.EIO)
+    # All of the first batch and some of the second; or some of the first, when each is written alone.
+    files.write_short(200 if writes == "queued" else 100, errno.EIO)
     files.fail("truncate", errno.EIO)
     source = numbered()
     values = [next(source), next(source)]

@@ -16,6 +16,8 @@ from kit.torn_content import PURE_MODES, CrashMode
 from penstock.log.errors import OutcomeUnknown, PartitionStopped
 from penstock.log.settings import TopicSettings
 
+pytestmark = pytest.mark.usefixtures("writes")
+
 BIG_SEGMENTS = TopicSettings(retention_ms=0)
 
 

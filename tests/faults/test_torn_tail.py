@@ -26,6 +26,8 @@ from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import CorruptLog
 from penstock.log.storage.files import RealFiles
 
+pytestmark = pytest.mark.usefixtures("writes")
+
 
 def stored_values(disk: SimulatedDisk, batches: int) -> list[bytes]:
     log = OpenLog(disk)

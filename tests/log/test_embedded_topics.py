@@ -92,6 +92,7 @@ def test_a_deleted_topic_keeps_no_file_open(opened: Opener, files: FaultyFiles) 
     deleting.join(WAIT_S)
     settle(engine)
     assert token.result(WAIT_S) == 0
+    engine.catalogue.wait_for_removals()
     assert len(engine.pool) == 0
 
 

@@ -66,7 +66,7 @@ def views_of(engine: EmbeddedEngine, topic: str) -> list[BatchView]:
 
 def versions(engine: EmbeddedEngine, topic: str) -> list[int]:
     """Of the batches as they lie on the disk, in order, each once."""
-    engine.cache.drop(engine.catalogue.partition(topic, 0).tail)
+    engine.cache.drop({engine.catalogue.partition(topic, 0).tail})
     return list(dict.fromkeys(view.header.version for view in views_of(engine, topic)))
 
 

@@ -27,7 +27,7 @@ from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.partitions.ends import Ends, take_ends, write_ends
 from penstock.log.partitions.opening import Openings, Partitions
-from penstock.log.partitions.outcome import deliver
+from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.partitions.totals import LogTotals
@@ -232,8 +232,7 @@ class EmbeddedEngine:
     def _created(self, change: Pending[int], topic: Topic) -> None:
         """Takes back what a topic that did not come to be has written."""
         if change.error is not None:
-            self._stop_partitions(topic)
-            self.catalogue.remove_files(topic.directory)
+            self.catalogue.remove_files(topic.directory, lambda: self._stop_partitions(topic))
 
     def topic_durable(self, name: str) -> Pending[int] | None:
         return self.catalogue.get(name).creation
@@ -243,17 +242,23 @@ class EmbeddedEngine:
 
     def _removed(self, topic: Topic) -> None:
         self._groups.forget_topic(topic.info.id)
-        self._stop_partitions(topic)
-        self.catalogue.remove_files(topic.directory)
+        self.catalogue.remove_files(topic.directory, lambda: self._stop_partitions(topic))
 
     def _stop_partitions(self, topic: Topic) -> None:
-        for partition in topic.partitions.close():
-            deliver(partition.abandon())
+        """In a thread of its own: a flush may be under way."""
+        stopping = topic.partitions.close()
+        for partition in stopping:
+            self._deliver(partition.abandon())
             self.commit.forget(partition)
-            deliver(partition.settle())
+            self._deliver(partition.settle())
             # Again: a commit that was under way may have opened a file meanwhile, and an open file
             # would keep its space.
-            deliver(partition.abandon())
+            self._deliver(partition.abandon())
+        self.cache.drop({partition.tail for partition in stopping})
+
+    def _deliver(self, outcome: Outcome) -> None:
+        if outcome.tokens or outcome.wakes:
+            self.post(lambda: deliver(outcome))
 
     def change_topic(
         self, name: str, changes: dict[str, object], partitions: int | None = None
@@ -294,8 +299,7 @@ class EmbeddedEngine:
         if target is None:
             token = self._openings.append(partitions, partition, batch)
         else:
-            token = target.append(batch)
-            self.commit.submit(target)
+            token = self.commit.append(target, batch)
         if found.described is not found.info:
             self.catalogue.note_records(found)
         if found.creation is None:
@@ -467,7 +471,10 @@ class EmbeddedEngine:
         cleaner.clean(partition, now_us)
 
     def close(self) -> None:
-        """Writes and flushes everything that was accepted. Calling it again does nothing."""
+        """Writes and flushes everything that was accepted. Calling it again does nothing.
+
+        Not on the thread that `post` runs completions in: transactions under way wait for such.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
@@ -479,7 +486,7 @@ class EmbeddedEngine:
         self.commit.close()
         for topic in self.catalogue:
             for partition in topic.partitions.close():
-                deliver(partition.close(note_end=False))
+                self._deliver(partition.close(note_end=False))
         if self._sync_pool is not None:
             self._sync_pool.shutdown()
         self.catalogue.describe(look=False)

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from penstock.broker.broker import Broker
@@ -106,7 +106,7 @@ class Server:
         self._http_listener: HttpListener | None = None
         self._lag: LoopLag | None = None
         self._tls: ssl.SSLContext | None = None
-        self._closing: list[Callable[[], None]] = []
+        self._closing: list[Callable[[], Awaitable[None] | None]] = []
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. A second one ends the process at once."""
@@ -139,7 +139,8 @@ class Server:
         self.engine = await asyncio.to_thread(
             open_engine, self.config, loop.call_soon_threadsafe, self.observations.flush
         )
-        self._closing.append(self.engine.close)
+        # In a thread: those that the engine waits for may wait for a completion on this loop.
+        self._closing.append(lambda: asyncio.to_thread(self.engine.close))
         self._assemble(loop)
         if self._http_listener is None:
             await self._start_http()
@@ -241,7 +242,9 @@ class Server:
         if self._lag is not None:
             self._lag.stop()
         while self._closing:
-            self._closing.pop()()
+            closing = self._closing.pop()()
+            if closing is not None:
+                await closing
 
     async def _stop_flight(self) -> None:
         if self.flight is not None:

@@ -29,7 +29,7 @@ from conformance.blipmq.peer import (
 )
 from kit.live_server import LiveServer
 
-from penstock.log.partitions import partition as partition_module
+from penstock.log.partitions import appending
 
 SHUTTING_DOWN = "log corruption: write-ahead log not available: broker shutting down"
 DiskOf = Callable[[LiveServer], Disk]
@@ -207,7 +207,7 @@ def test_a_full_queue_to_the_disk_refuses(
 ) -> None:
     """While the disk stands still, what does not fit into memory is refused with the words of the
     reference server; it counted 1,024 messages, here bytes count (256 MiB, here made small)."""
-    monkeypatch.setattr(partition_module, "MAX_PENDING_BYTES", 4096)
+    monkeypatch.setattr(appending, "MAX_PENDING_BYTES", 4096)
     server = start(PATIENT)
     peer = connect(server).login()
     disk = disk_of(server)

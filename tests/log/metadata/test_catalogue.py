@@ -224,7 +224,7 @@ def test_a_removed_topic_gives_its_files_back(room: Room) -> None:
     assert catalogue.find("orders") is None
     assert room.deletions() == [directory]
     (topic,) = removed
-    catalogue.remove_files(topic.directory)
+    catalogue.remove_files(topic.directory, lambda: None)
     catalogue.wait_for_removals()
     assert list((room.root / "topics").iterdir()) == []
     assert room.deletions() == []
@@ -237,7 +237,7 @@ def test_a_topic_created_while_the_old_one_goes_has_a_directory_of_its_own(room:
     catalogue.remove("orders", lambda topic: None)
     room.settle()
     assert room.create(catalogue, "orders") == f"{directory}~2"
-    catalogue.remove_files(directory)
+    catalogue.remove_files(directory, lambda: None)
     catalogue.wait_for_removals()
     assert [path.name for path in (room.root / "topics").iterdir()] == [f"{directory}~2"]
     assert room.open().get("orders").directory == f"{directory}~2"

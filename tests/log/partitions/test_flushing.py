@@ -10,7 +10,7 @@ from kit.faulty_files import FaultyFiles
 
 from penstock.log.batch.format import encode_values
 from penstock.log.errors import OutcomeUnknown, PartitionStopped
-from penstock.log.partitions import partition as partition_module
+from penstock.log.partitions import appending
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
@@ -45,7 +45,9 @@ class Log:
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
-    monkeypatch.setattr(partition_module, "GROUP_BYTES", 1)
+    monkeypatch.setattr(appending, "GROUP_BYTES", 1)
+    # Small groups are flushed in turns else.
+    monkeypatch.setattr(appending, "OVERLAP_BYTES", 1)
     with ThreadPoolExecutor(1) as executor:
         log = Log(tmp_path, executor)
         yield log

@@ -61,11 +61,11 @@ def test_a_dropped_partition_gives_its_bytes_back() -> None:
     one, other = RecentBatches(), RecentBatches()
     fill(cache, one, range(2))
     fill(cache, other, range(3))
-    cache.drop(one)
+    cache.drop({one})
     assert cache.used_bytes == 3 * SIZE
     assert not cache.reaches(one, 0)
     assert bases(cache.read(other, 0, 30, 1 << 20)) == [0, 10, 20]
-    cache.drop(one)
+    cache.drop({one})
     fill(cache, one, range(5, 6))
     assert bases(cache.read(one, 50, 60, 1 << 20)) == [50]
     assert cache.used_bytes == 4 * SIZE

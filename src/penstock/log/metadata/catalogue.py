@@ -102,7 +102,8 @@ class Catalogue:
         # are still to be looked at; None before the first look.
         self._undescribed: set[Topic] = set()
         self._unseen: list[Topic] | None = None
-        self._removals: SimpleQueue[str | None] = SimpleQueue()
+        # What is to be done before the files of a directory go, and the directory.
+        self._removals: SimpleQueue[tuple[Callable[[], None], str] | None] = SimpleQueue()
         self._remover: threading.Thread | None = None
         self._files.make_directory(self._root)
         self._finish_deletions()
@@ -342,27 +343,30 @@ class Catalogue:
             return False
         return True
 
-    def remove_files(self, directory: str) -> None:
-        """Gives the space back in the background and then forgets the deletion."""
+    def remove_files(self, directory: str, before: Callable[[], None]) -> None:
+        """Gives the space back in the background and then forgets the deletion. `before` runs there too,
+        first: it may wait for the disk."""
         if self._remover is None:
             self._remover = threading.Thread(
                 target=self._remove_queued, name="penstock-remove", daemon=True
             )
             self._remover.start()
-        self._removals.put(directory)
+        self._removals.put((before, directory))
 
     def _remove_queued(self) -> None:
         """One thread for all deletions: what has gathered goes with one flush and one change."""
         while (first := self._removals.get()) is not None:
-            directories = [first]
+            removals = [first]
             with suppress(Empty):
-                while len(directories) < REMOVED_AT_ONCE:
+                while len(removals) < REMOVED_AT_ONCE:
                     following = self._removals.get_nowait()
                     if following is None:
                         self._removals.put(None)
                         break
-                    directories.append(following)
-            self._remove_files(directories)
+                    removals.append(following)
+            for before, _ in removals:
+                before()
+            self._remove_files([directory for _, directory in removals])
 
     def _remove_files(self, directories: list[str]) -> None:
         removed = [directory for directory in directories if self._remove_tree(directory)]

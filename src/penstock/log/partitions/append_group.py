@@ -1,39 +1,42 @@
-"""A group of appends on its way from the queue to the disk. Values only; partition.py moves them."""
+"""A group of appends on its way from the queue to the disk. Values only; partition.py moves them.
 
-from dataclasses import dataclass, field
+Hot: compiled by mypyc, runs uncompiled too.
+"""
 
 from penstock.log.batch.format import Batch
 from penstock.log.partitions.producers import Producer
 from penstock.log.partitions.tokens import AppendToken
 
 
-@dataclass(slots=True)
 class Entry:
-    """A batch on its way into the active segment."""
+    """A batch on its way into the active segment. `stored` is what is written: compressed, maybe."""
 
-    batch: Batch
-    token: AppendToken
-    base_offset: int
-    header: bytes
-    stored: Batch
+    def __init__(
+        self, batch: Batch, token: AppendToken, base_offset: int, header: bytes, stored: Batch
+    ) -> None:
+        self.batch = batch
+        self.token = token
+        self.base_offset = base_offset
+        self.header = header
+        self.stored = stored
 
 
-@dataclass(slots=True)
 class Group:
     """One group on its way to the file: what waits for the next write, and what is written."""
 
-    waiting: list[Entry] = field(default_factory=list)
-    waiting_bytes: int = 0
-    written: list[Entry] = field(default_factory=list)
-    # (offset, producer, what was known of it before), to be taken back when the write fails
-    undo: list[tuple[int, int, Producer | None]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.waiting: list[Entry] = []
+        self.waiting_bytes = 0
+        self.written: list[Entry] = []
+        # (offset, producer, what was known of it before), to be taken back when the write fails
+        self.undo: list[tuple[int, int, Producer | None]] = []
 
 
-@dataclass(slots=True)
 class Load:
     """What a flush in another thread has to tell when it is done."""
 
-    entries: list[Entry]
-    # Repeats of batches that this flush covers: answered with them.
-    repeats: list[AppendToken]
-    end_offset: int
+    def __init__(self, entries: list[Entry], repeats: list[AppendToken], end_offset: int) -> None:
+        self.entries = entries
+        # Repeats of batches that this flush covers: answered with them.
+        self.repeats = repeats
+        self.end_offset = end_offset

@@ -1,28 +1,30 @@
-"""Group commit: the threads that write and flush what partitions have queued.
+"""Group commit: who writes and flushes what was appended to partitions, and in which thread.
 
-One flush covers everything that arrived while the one before it ran. Partitions are independent: a few
-threads serve all of them, each partition by one thread at a time. Without threads (tests, tools) `step`
-does the same work inline.
+An idle partition is written by the caller itself (`Partition.append_idle`). With durability none or
+interval that is all. With ack a flush thread takes over: one hand-over (a SimpleQueue), one fdatasync, one
+call back to the event loop. What is appended while the flush runs is queued, and the same thread writes and
+flushes it next: one flush covers all that arrived during the one before it. Partitions are independent,
+and each is served by one thread at a time. Without threads (tests, tools) `step` does the work inline, and
+everything is queued.
+
+Locks, in the order in which they are taken: `Partition.serving` (a thread serves it), `write_lock` (whoever
+writes; the event loop only tries it), `_lock` (held for a few instructions).
 """
 
-import heapq
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
+from penstock.log.batch.format import Batch
+from penstock.log.partitions.flush_timers import FlushTimers
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
+from penstock.log.partitions.tokens import AppendToken
 
 # fdatasync waits for the device, not for the CPU: four partitions can wait at the same time.
 DEFAULT_THREADS = 4
-
-# Together half a millisecond: about two flushes of the disk that this was measured on.
-GATHER_STEPS = 5
-GATHER_STEP_S = 0.0001
-# With this much waiting a flush is worth it, however few batches it is.
-GATHERED_BYTES = 256 * 1024
 
 Post = Callable[[Callable[[], None]], object]
 
@@ -41,20 +43,15 @@ class GroupCommit:
         threads: int = DEFAULT_THREADS,
         post: Post = call_now,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        write_idle: bool | None = None,
     ) -> None:
         self.post = post
-        self._monotonic = monotonic
-        self._ready = threading.Condition()
-        self._queue: deque[Partition] = deque()
-        self._queued: set[Partition] = set()
-        self._running: set[Partition] = set()
-        self._timers: list[tuple[float, int, Partition]] = []
-        self._timed: set[Partition] = set()
-        # Their flush interval has passed: flush them when they are served next.
-        self._timed_out: set[Partition] = set()
-        # Callers of `forget` that wait for a partition to be left alone.
-        self._forgetting = 0
-        self._closing = False
+        # Where the caller steps by hand, everything is queued unless it says otherwise.
+        self._write_idle = threads > 0 if write_idle is None else write_idle
+        # Partitions that need a thread; None ends the thread that gets it.
+        self._queue: SimpleQueue[Partition | None] = SimpleQueue()
+        self._timers = FlushTimers(self.submit, monotonic, in_thread=threads > 0)
         self._threads = [
             threading.Thread(target=self._run, name=f"penstock-commit-{n}", daemon=True)
             for n in range(threads)
@@ -62,128 +59,77 @@ class GroupCommit:
         for thread in self._threads:
             thread.start()
 
+    def append(self, partition: Partition, batch: Batch) -> AppendToken:
+        """Takes a batch in the thread that completions belong to. Raises when it cannot be taken."""
+        written = partition.append_idle(batch) if self._write_idle else None
+        if written is None:
+            token = partition.append(batch)
+            self.submit(partition)
+            return token
+        token, wakes = written
+        if not token.done or partition.needs_timer:
+            self.submit(partition)
+        if wakes:
+            # Not from inside the append: who is woken may append, too.
+            self.post(lambda: deliver(Outcome(wakes=wakes)))
+        return token
+
     def submit(self, partition: Partition) -> None:
-        """The partition has something queued."""
-        with self._ready:
-            if partition not in self._queued and partition not in self._running:
-                self._queued.add(partition)
-                self._queue.append(partition)
-                self._ready.notify()
+        """The partition has something to be written or flushed."""
+        if partition.schedule():
+            self._queue.put(partition)
 
     def step(self) -> bool:
         """Serves one partition inline. False when there was nothing to do."""
-        with self._ready:
-            self._collect_due()
-            if not self._queue:
+        self._timers.collect_due()
+        while True:
+            try:
+                partition = self._queue.get_nowait()
+            except Empty:
                 return False
-            partition = self._start()
-        self._serve(partition)
-        return True
+            if partition is not None and self._serve(partition):
+                return True
 
     def forget(self, partition: Partition) -> None:
-        """Waits until nobody works on the partition, and drops what was planned for it."""
-        with self._ready:
-            if partition in self._queued:
-                self._queued.discard(partition)
-                self._queue.remove(partition)
-            self._timers = [timer for timer in self._timers if timer[2] is not partition]
-            heapq.heapify(self._timers)
-            self._timed.discard(partition)
-            self._timed_out.discard(partition)
-            self._forgetting += 1
-            while partition in self._running:
-                self._ready.wait()
-            self._forgetting -= 1
+        """Waits until nobody works on the partition; from then on nobody will."""
+        partition.forgotten = True
+        with partition.serving:
+            self._timers.forget(partition)
 
     def close(self) -> None:
         """Ends the threads after what they are doing; partitions flush themselves on close."""
-        with self._ready:
-            self._closing = True
-            self._ready.notify_all()
+        self._timers.close()
+        for _ in self._threads:
+            self._queue.put(None)
         for thread in self._threads:
             thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._ready:
-                self._collect_due()
-                while not self._queue and not self._closing:
-                    self._ready.wait(self._until_next_timer())
-                    self._collect_due()
-                if self._closing:
-                    return
-                partition = self._start()
-            _gather(partition)
+        while (partition := self._queue.get()) is not None:
             self._serve(partition)
 
-    def _start(self) -> Partition:
-        partition = self._queue.popleft()
-        self._queued.discard(partition)
-        self._running.add(partition)
-        return partition
-
-    def _serve(self, partition: Partition) -> None:
-        try:
-            due = partition in self._timed_out
-            self._timed_out.discard(partition)
-            self._deliver(partition.write_pending())
-            if due:
-                self._deliver(partition.flush())
-            if partition.has_rolls:
-                self._deliver(partition.finish_rolls())
+    def _serve(self, partition: Partition) -> bool:
+        """False when there was nothing to do, because the partition is forgotten."""
+        with partition.serving:
+            if partition.forgotten:
+                return False
+            try:
+                due, partition.flush_due = partition.flush_due, False
+                self._deliver(partition.write_pending())
+                if due:
+                    self._deliver(partition.flush())
                 if partition.has_rolls:
-                    logger.warning("%s: sealing failed, tried again later", partition.directory)
-        except Exception:  # appends are answered by then; the thread has other partitions to serve
-            logger.exception("upkeep of %s failed", partition.directory)
-        finally:
-            with self._ready:
-                self._running.discard(partition)
-                self._plan_flush(partition)
-                if partition.pending_batches and partition not in self._queued:
-                    self._queued.add(partition)
-                    self._queue.append(partition)
-                if self._forgetting:
-                    self._ready.notify_all()
+                    self._deliver(partition.finish_rolls())
+                    if partition.has_rolls:
+                        logger.warning("%s: sealing failed, tried again later", partition.directory)
+            except Exception:  # appends are answered by then; the thread has others to serve
+                logger.exception("upkeep of %s failed", partition.directory)
+            if partition.needs_timer:
+                self._timers.plan(partition)
+        if not partition.unschedule():
+            self._queue.put(partition)  # behind the others that wait
+        return True
 
     def _deliver(self, outcome: Outcome) -> None:
         if outcome.tokens or outcome.wakes:
             self.post(lambda: deliver(outcome))
-
-    # --- durability "interval" -------------------------------------------------------------------
-
-    def _plan_flush(self, partition: Partition) -> None:
-        if partition.settings.durability != "interval" or not partition.unflushed:
-            return
-        if partition not in self._timed:
-            due = self._monotonic() + partition.settings.flush_interval_ms / 1000
-            heapq.heappush(self._timers, (due, id(partition), partition))
-            self._timed.add(partition)
-
-    def _collect_due(self) -> None:
-        now = self._monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            partition = heapq.heappop(self._timers)[2]
-            self._timed.discard(partition)
-            self._timed_out.add(partition)
-            if partition not in self._queued and partition not in self._running:
-                self._queued.add(partition)
-                self._queue.append(partition)
-
-    def _until_next_timer(self) -> float | None:
-        if not self._timers:
-            return None
-        return max(self._timers[0][0] - self._monotonic(), 0.0)
-
-
-def _gather(partition: Partition) -> None:
-    """Gives callers that the last flush released a moment to come back with their next append.
-
-    Without it a group of 64 waiting callers falls into a flush for one and a flush for 63, in turns.
-    Waits only while fewer than three quarters of the last group are back, and never for long.
-    """
-    expected = partition.last_group_batches * 3 // 4
-    for _ in range(GATHER_STEPS):
-        enough = partition.pending_bytes >= GATHERED_BYTES
-        if enough or partition.pending_batches >= expected:
-            return
-        time.sleep(GATHER_STEP_S)

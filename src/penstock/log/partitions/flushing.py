@@ -42,6 +42,10 @@ class Flushing(Generic[L]):
         return bool(self._unsynced) or self._new_files
 
     @property
+    def running(self) -> bool:
+        return self._under_way is not None
+
+    @property
     def can_overlap(self) -> bool:
         return self._executor is not None
 

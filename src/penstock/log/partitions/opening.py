@@ -13,9 +13,10 @@ from typing import Protocol
 
 from penstock.log.batch.format import Batch
 from penstock.log.errors import LogClosed, LogError, Overloaded
+from penstock.log.partitions.appending import MAX_PENDING_BYTES
 from penstock.log.partitions.ends import NOTHING, Ends
 from penstock.log.partitions.outcome import Callback, deliver
-from penstock.log.partitions.partition import MAX_PENDING_BYTES, Partition
+from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.complaints import append_error

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from penstock.log.partitions.tokens import AppendToken
 
@@ -11,12 +10,12 @@ Callback = Callable[[], None]
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
 class Outcome:
     """What a commit step has to tell: tokens that are done, watchers to wake."""
 
-    tokens: list[AppendToken] = field(default_factory=list)
-    wakes: list[Callback] = field(default_factory=list)
+    def __init__(self, wakes: list[Callback] | None = None) -> None:
+        self.tokens: list[AppendToken] = []
+        self.wakes: list[Callback] = wakes if wakes is not None else []
 
 
 def deliver(outcome: Outcome) -> None:

@@ -69,14 +69,16 @@ class BatchCache:
 
     def reaches(self, tail: RecentBatches, offset: int) -> bool:
         """Whether the cache goes back to `offset`."""
-        bases = tail.bases
-        return bool(bases) and bases[0] <= offset
-
-    def drop(self, tail: RecentBatches) -> None:
-        """Forgets a partition that was deleted or stopped."""
         with self._lock:
-            tail.bases.clear()
-            tail.views.clear()
-            kept = deque(entry for entry in self._order if entry[0] is not tail)
-            self.used_bytes = sum(size for _, size in kept)
+            bases = tail.bases
+            return bool(bases) and bases[0] <= offset
+
+    def drop(self, tails: set[RecentBatches]) -> None:
+        """Forgets partitions that were deleted or stopped. Walks the whole cache once."""
+        with self._lock:
+            for tail in tails:
+                tail.bases.clear()
+                tail.views.clear()
+            kept = deque([entry for entry in self._order if entry[0] not in tails])
+            self.used_bytes = sum([size for _, size in kept])
             self._order = kept

@@ -16,7 +16,7 @@ from penstock.log.storage.files import File, FileSystem
 DEFAULT_OPEN_FILES = 512
 
 
-class _Handle:
+class Handle:
     __slots__ = ("file", "forgotten", "users")
 
     def __init__(self, file: File) -> None:
@@ -31,8 +31,10 @@ class HandlePool:
     def __init__(self, files: FileSystem, max_open: int = DEFAULT_OPEN_FILES) -> None:
         self.files = files
         self._max_open = max_open
-        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        self._handles: OrderedDict[str, Handle] = OrderedDict()
         self._lock = threading.Lock()
+        # How often a file was forgotten: what was being opened meanwhile may be the old one.
+        self._forgets = 0
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -43,20 +45,27 @@ class HandlePool:
         try:
             yield handle.file
         finally:
-            self._give_back(handle)
+            self.give_back(handle)
 
-    def _take(self, path: str, create: bool) -> _Handle:
-        with self._lock:
-            handle = self._handles.get(path)
-            if handle is None:
+    def _take(self, path: str, create: bool) -> Handle:
+        while True:
+            with self._lock:
+                handle = self._handles.get(path)
+                if handle is not None:
+                    self._handles.move_to_end(path)
+                    handle.users += 1
+                    return handle
                 if len(self._handles) >= self._max_open:
                     self._close_unused(self._max_open - 1)
-                handle = _Handle(self._open(path, create))
-                self._handles[path] = handle
-            else:
-                self._handles.move_to_end(path)
-            handle.users += 1
-            return handle
+                forgets = self._forgets
+            # Opening may wait for the disk: not under the lock that `borrow` takes.
+            handle = Handle(self._open(path, create))
+            with self._lock:
+                if forgets == self._forgets and path not in self._handles:
+                    self._handles[path] = handle
+                    handle.users = 1
+                    return handle
+            handle.file.close()  # replaced, or opened by somebody else meanwhile
 
     def _open(self, path: str, create: bool) -> File:
         try:
@@ -64,11 +73,27 @@ class HandlePool:
         except OSError as error:
             # Others have used up the descriptors. Who flushes must not fail for that: a failed flush
             # is final. Ours can be had again.
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._close_unused(0):
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
+            with self._lock:
+                if not self._close_unused(0):
+                    raise
         return self.files.open(path, create=create, write=True)
 
-    def _give_back(self, handle: _Handle) -> None:
+    def borrow(self, path: str) -> Handle | None:
+        """The file if it is open and nobody else is at the pool: waits for nothing. `give_back` it."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            handle = self._handles.get(path)
+            if handle is not None:
+                self._handles.move_to_end(path)
+                handle.users += 1
+            return handle
+        finally:
+            self._lock.release()
+
+    def give_back(self, handle: Handle) -> None:
         with self._lock:
             handle.users -= 1
             if handle.forgotten and not handle.users:
@@ -87,6 +112,7 @@ class HandlePool:
     def forget(self, path: str) -> None:
         """The file was removed or replaced: the next use opens it anew."""
         with self._lock:
+            self._forgets += 1
             handle = self._handles.pop(path, None)
             if handle is None:
                 return

@@ -67,7 +67,8 @@ class SparseIndex:
 
     def encode(self) -> bytes:
         body = _SUMMARY.pack(self.size, self.next_offset, self.max_time_us, len(self._offsets))
-        body += b"".join(a.tobytes() for a in (self._offsets, self._positions, self._earlier_max))
+        for column in (self._offsets, self._positions, self._earlier_max):
+            body += column.tobytes()
         return _PREFIX.pack(_MAGIC, crc32c(body)) + body
 
     @classmethod

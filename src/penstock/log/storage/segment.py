@@ -115,10 +115,10 @@ class Segment:
     index: SparseIndex | None = None
     damages: list[Damage] = field(default_factory=list)
     salt: Salt = ANY_SALT
+    path: str = field(init=False)
 
-    @property
-    def path(self) -> str:
-        return f"{self.directory}/{file_name(self.base_offset, LOG_SUFFIX)}"
+    def __post_init__(self) -> None:
+        self.path = f"{self.directory}/{file_name(self.base_offset, LOG_SUFFIX)}"
 
     @property
     def index_path(self) -> str:

@@ -1,0 +1,560 @@
+"""When an append is told: the way of a batch from the caller to the disk and back, for one partition.
+
+A batch is in one of these states:
+
+    queued     in `_pending`, without an offset
+    written    has its offset and is in the page cache; with durability none or interval it is told now
+    unflushed  written by the caller itself (`append_idle`), told by the next flush (durability ack)
+    flushing   covered by a flush that runs in another thread while the next group is written (flushing.py)
+    told       its token has an offset or an error
+
+Whoever holds `write_lock` writes. `append_idle` only tries it, so the event loop never waits: while a flush
+runs, or a segment must be begun, or others are before it, the batch is queued. A commit thread (commit.py)
+writes what is queued and flushes: one flush covers everything that came before it. A failed write is taken
+back and refused; a failed flush is final, because the kernel may have dropped the pages: the partition
+stops, and all that it may have covered hear "outcome unknown".
+
+Locks, in the order in which they are taken: `serving`, `write_lock`, `_segments_lock`, `_lock`. The last
+one is held for a few instructions only, and is the only one that the event loop waits for.
+"""
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from penstock.log.batch.format import FLAG_PRODUCER, HEADER_SIZE, MAX_BATCH_BYTES, Batch
+from penstock.log.batch.view import view_appended
+from penstock.log.errors import (
+    LogClosed,
+    LogError,
+    OutcomeUnknown,
+    Overloaded,
+    PartitionStopped,
+    TooLarge,
+)
+from penstock.log.partitions.append_group import Entry, Group, Load
+from penstock.log.partitions.flushing import Flushing
+from penstock.log.partitions.outcome import Callback, Outcome
+from penstock.log.partitions.recovery import Recovered
+from penstock.log.partitions.sealing import Sealing
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.partitions.visibility import Visibility
+from penstock.log.settings import TopicSettings
+from penstock.log.statistics import Counters
+from penstock.log.storage.cache import BatchCache, RecentBatches
+from penstock.log.storage.complaints import Complaints, append_error
+from penstock.log.storage.handles import HandlePool
+from penstock.log.storage.index import SparseIndex
+from penstock.log.storage.salt import Salt, write_salt
+from penstock.log.storage.segment import CutFailed, Segment, cut_back, write_parts
+
+# Bytes written between two flushes. Measured on ext4: 2 to 4 MiB per fdatasync give twice the
+# throughput of 10 MiB and more, because the kernel starts writing early; less costs flushes.
+GROUP_BYTES = 4 * 1024 * 1024
+# One system call writes about this much: beyond it the page cache work no longer fits the CPU's cache.
+WRITE_BYTES = 1024 * 1024
+# Queued but not yet written; past it the log refuses, so that memory stays bounded when the disk is
+# slow. Holds the largest batch twice.
+MAX_PENDING_BYTES = 2 * (MAX_BATCH_BYTES + HEADER_SIZE)
+# The event loop writes batches up to this size itself: copying more into the page cache takes longer than
+# handing the batch to a thread.
+LOOP_WRITE_BYTES = 64 * 1024
+# A group that leaves this much queued is flushed in another thread while the next one is written. With
+# less the next write is short, and would wait for the running flush of the same file.
+OVERLAP_BYTES = 256 * 1024
+# From this size on the disk is told to begin before the flush.
+WRITEBACK_BYTES = 256 * 1024
+# What a cached batch costs beside its bytes.
+CACHE_OVERHEAD_BYTES = 512
+
+# The directory was not even opened: no flush has failed.
+NOT_OPENED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+NOBODY: list[Callback] = []
+
+logger = logging.getLogger(__name__)
+
+
+class AppendSide:
+    """The part of a partition that takes appends. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: str,
+        settings: TopicSettings,
+        pool: HandlePool,
+        cache: BatchCache,
+        clock_us: Callable[[], int],
+        observe_flush: Callable[[float, int], None] | None,
+        sync_pool: Executor | None,
+        found: Recovered,
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.pool = pool
+        self.cache = cache
+        self._observe_flush = observe_flush
+        self._flushing: Flushing[Load] = Flushing(pool, directory, sync_pool)
+        self.tail = RecentBatches()
+        self.counters = Counters()
+        self.segments = found.segments
+        self.next_offset = found.next_offset
+        self.flushed_offset = found.next_offset
+        self.stopped: str | None = None
+        self.closed = False
+        # Drawn by the partition where recovery found none.
+        self.salt = found.salt
+        self._producers = found.producers
+        self._lock = threading.Lock()
+        # Guards the list of segments together with the files that it names: held while files are put
+        # in place, so nobody on the event loop takes it.
+        self._segments_lock = threading.Lock()
+        # Held by whoever writes: the commit thread, or maintenance that replaces segments.
+        self.write_lock = threading.Lock()
+        self._pending: list[tuple[Batch, AppendToken]] = []
+        self._pending_bytes = 0
+        # For commit.py: held by the thread that serves the partition; whether it is in the queue or
+        # being served; its place in the timers; deleted, nobody may work on it any more.
+        self.serving = threading.Lock()
+        self._scheduled = False
+        self.flush_planned = False
+        self.flush_due = False
+        self.forgotten = False
+        self._unflushed: list[Entry] = []
+        self._unflushed_bytes = 0
+        self._sealing = Sealing(pool.files, directory)
+        self._visible = Visibility(found.next_offset)
+        self._complaints = Complaints(clock_us)
+
+    @property
+    def visible_offset(self) -> int:
+        return self._visible.offset
+
+    # --- the producer's side ---------------------------------------------------------------------
+
+    def append(self, batch: Batch, token: AppendToken | None = None) -> AppendToken:
+        """Queues a batch; the commit thread must be told. Raises when it cannot be taken."""
+        size = batch.size()
+        if size > MAX_BATCH_BYTES + HEADER_SIZE:
+            raise TooLarge("batch", size, MAX_BATCH_BYTES)
+        if token is None:
+            token = AppendToken(batch.count)
+        with self._lock:
+            if self.closed:
+                raise LogClosed
+            if self.stopped is not None:
+                raise PartitionStopped(self.directory, self.stopped)
+            if self._pending_bytes + size > MAX_PENDING_BYTES:
+                raise Overloaded(self.directory, f"{self._pending_bytes} bytes wait to be written")
+            self._pending.append((batch, token))
+            self._pending_bytes += size
+        return token
+
+    def append_idle(self, batch: Batch) -> tuple[AppendToken, list[Callback]] | None:
+        """Writes a small batch here and now, where that waits for nobody and no flush is running.
+
+        Gives the token and the watchers to wake; None when the batch has to be queued. With durability
+        ack the token is not done, and the partition needs a flush. A write that fails or falls short
+        is left to the commit thread: it writes the same place again.
+        """
+        size = batch.size()
+        if (
+            self._pending
+            or size + self._unflushed_bytes > LOOP_WRITE_BYTES
+            or batch.flags & FLAG_PRODUCER
+            or not self.write_lock.acquire(blocking=False)
+        ):
+            return None
+        try:
+            return self._append_idle(batch, size)
+        finally:
+            self.write_lock.release()
+
+    def _append_idle(self, batch: Batch, size: int) -> tuple[AppendToken, list[Callback]] | None:
+        settings = self.settings
+        if (
+            self._pending
+            or self.closed
+            or self.stopped is not None
+            or self._flushing.running
+            or settings.compression == "zstd"
+            or self._must_roll(0, size)
+        ):
+            return None
+        segment = self.segments[-1]
+        if segment.base_offset < self.salt.since:
+            return None
+        handle = self.pool.borrow(segment.path)
+        if handle is None:
+            return None
+        base = self.next_offset
+        header = batch.stamp(base, self.flushed_offset, self.salt.value)
+        position = self._active_index().size
+        try:
+            if handle.file.pwritev((header, batch.body), position) != size:
+                return None
+        except OSError:
+            return None
+        finally:
+            self.pool.give_back(handle)
+        self._flushing.wrote(segment)
+        token = AppendToken(batch.count)
+        entry = Entry(batch, token, base, header, batch)
+        self._note_written([entry], position)
+        if settings.durability == "ack":
+            self._unflushed.append(entry)
+            self._unflushed_bytes += size
+            return token, NOBODY
+        token.base_offset = base
+        token.done = True
+        with self._lock:
+            return token, self._show()
+
+    def schedule(self) -> bool:
+        """True when the partition has to be put into the queue of the commit threads."""
+        with self._lock:
+            if self._scheduled or self.forgotten:
+                return False
+            self._scheduled = True
+            return True
+
+    def unschedule(self) -> bool:
+        """After it was served: False when there is more to do, and it must be served again."""
+        with self._lock:
+            self._scheduled = bool(self._pending or self._unflushed or self.flush_due)
+            return not self._scheduled
+
+    @property
+    def needs_timer(self) -> bool:
+        """Written but not flushed, with durability interval, and no time set for the flush."""
+        return self.settings.durability == "interval" and not self.flush_planned and self.unflushed
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    @property
+    def unflushed(self) -> bool:
+        return self._flushing.needed and self.stopped is None
+
+    @property
+    def pending_batches(self) -> int:
+        return len(self._pending)
+
+    # --- the commit thread -----------------------------------------------------------------------
+
+    def write_pending(self) -> Outcome:
+        """Writes one group of what is queued, and flushes it where the topic asks for that."""
+        with self.write_lock:
+            group = self._take_group()
+            try:
+                return self._commit(group)
+            except Exception as error:
+                # Must not happen. Whatever it is, this partition does not go on half-done, and
+                # nobody is left waiting.
+                logger.exception("commit of %s failed", self.directory)
+                outcome = Outcome()
+                self._finish_flush(outcome, [])
+                self._stop(outcome, [], OSError(errno.EIO, f"{type(error).__name__}: {error}"))
+                unknown = OutcomeUnknown(self.directory, str(error))
+                self._refuse(outcome, [token for _, token in group if not token.done], unknown)
+                return outcome
+
+    def _commit(self, group: list[tuple[Batch, AppendToken]]) -> Outcome:
+        entries, outcome = self._write_group(group)
+        self._finish_flush(outcome, entries)
+        if self.stopped is not None:
+            return outcome
+        if self.settings.durability != "ack" or not self._flushing.needed:
+            self._publish(outcome, self._take_unflushed() + entries)
+        elif self._pending_bytes >= OVERLAP_BYTES and self._flushing.can_overlap:
+            entries = self._take_unflushed() + entries
+            repeats = [token for token in outcome.tokens if token.repeated]
+            outcome.tokens = [token for token in outcome.tokens if not token.repeated]
+            self._flushing.start(Load(entries, repeats, self.next_offset))
+        else:
+            self._flush(outcome, entries)
+        return outcome
+
+    def _take_unflushed(self) -> list[Entry]:
+        entries, self._unflushed, self._unflushed_bytes = self._unflushed, [], 0
+        return entries
+
+    def _finish_flush(self, outcome: Outcome, unflushed: list[Entry]) -> None:
+        """Waits for the flush in the other thread, if there is one, and tells of it. Where it failed,
+        what was written since (`unflushed`) is lost with it."""
+        flush = self._flushing.take()
+        if flush is None:
+            return
+        load = flush.load
+        outcome.tokens.extend(load.repeats)
+        try:
+            flush.future.result()
+        except OSError as error:
+            self._stop(outcome, [*load.entries, *unflushed], error)
+            return
+        self._flushed(outcome, load.entries, load.end_offset, flush.began_s)
+
+    def flush(self) -> Outcome:
+        """fdatasync for everything written so far (interval, none, close)."""
+        with self.write_lock:
+            outcome = Outcome()
+            self._finish_flush(outcome, [])
+            if self.stopped is None and self._flushing.needed:
+                self._flush(outcome, [])
+            return outcome
+
+    def finish_rolls(self) -> Outcome:
+        """Seals segments that were rolled: off the way of the appends that are waiting."""
+        outcome = Outcome()
+        with self.write_lock:
+            if self._sealing:
+                self._finish_flush(outcome, [])
+            if self._sealing and self._flushing.needed and self.stopped is None:
+                self._flush(outcome, [])
+            if self.stopped is None:
+                self._sealing.finish()
+        return outcome
+
+    @property
+    def has_rolls(self) -> bool:
+        return bool(self._sealing) and self.stopped is None
+
+    def _take_group(self) -> list[tuple[Batch, AppendToken]]:
+        with self._lock:
+            size = 0
+            taken = 0
+            for batch, _ in self._pending:
+                if size and size + batch.size() > GROUP_BYTES:
+                    break
+                size += batch.size()
+                taken += 1
+            group, self._pending = self._pending[:taken], self._pending[taken:]
+            self._pending_bytes -= size
+            return group
+
+    def _write_group(self, batches: list[tuple[Batch, AppendToken]]) -> tuple[list[Entry], Outcome]:
+        outcome = Outcome()
+        group = Group()
+        if self.stopped is not None:
+            error = PartitionStopped(self.directory, self.stopped)
+            self._refuse(outcome, [token for _, token in batches], error)
+            return [], outcome
+        try:
+            for batch, token in batches:
+                if self._is_new(batch, token, outcome):
+                    self._place(group, batch, token)
+            self._write(group)
+        except OSError as error:
+            failed = self._take_back(group, batches, outcome)
+            refusal = append_error(self.directory, error)
+            self._refuse(outcome, failed, refusal)
+            self._complaints.tell(refusal)
+        except CutFailed as cut:
+            failed = self._take_back(group, batches, outcome)
+            self._stop(outcome, group.written, cut.error)
+            self._refuse(outcome, failed, OutcomeUnknown(self.directory, str(cut.error)))
+        return group.written, outcome
+
+    def _take_back(
+        self, group: Group, batches: list[tuple[Batch, AppendToken]], outcome: Outcome
+    ) -> list[AppendToken]:
+        """Gives back the numbers of what was not written; returns the tokens to be refused."""
+        for offset, producer_id, previous in reversed(group.undo):
+            if offset >= self.next_offset:
+                self._producers.restore(producer_id, previous)
+        # Other answers may rest on what was not written: a repeat of it, a gap behind it. Only
+        # repeats of what is in the log stand; the rest is told to try again.
+        kept = [t for t in outcome.tokens if t.repeated and 0 <= t.base_offset < self.next_offset]
+        self.counters.failed_appends -= sum(t.error is not None for t in outcome.tokens)
+        outcome.tokens = kept
+        told = {id(entry.token) for entry in group.written}
+        told.update(id(token) for token in outcome.tokens)
+        failed = [token for _, token in batches if id(token) not in told]
+        for token in failed:
+            token.repeated = False
+            token.base_offset = -1
+        return failed
+
+    def _place(self, group: Group, batch: Batch, token: AppendToken) -> None:
+        """Gives the batch its offset, and writes what has gathered where that is enough."""
+        stored = batch.compressed() if self.settings.compression == "zstd" else batch
+        if self._must_roll(group.waiting_bytes, stored.size()):
+            self._write(group)
+            self._roll()
+        if self.segments[-1].base_offset < self.salt.since:
+            self._begin_salt(self.segments[-1])
+        last = group.waiting[-1] if group.waiting else None
+        base = last.base_offset + last.batch.count if last is not None else self.next_offset
+        header = stored.stamp(base, self.flushed_offset, self.salt.value)
+        group.waiting.append(Entry(batch, token, base, header, stored))
+        group.waiting_bytes += stored.size()
+        if batch.flags & FLAG_PRODUCER:
+            previous = self._producers.stored(
+                batch.producer_id, batch.epoch, batch.sequence, base, batch.count
+            )
+            group.undo.append((base, batch.producer_id, previous))
+        if group.waiting_bytes >= WRITE_BYTES:
+            self._write(group)
+
+    def _is_new(self, batch: Batch, token: AppendToken, outcome: Outcome) -> bool:
+        """False for a repeat and for a batch that its producer may not send; both are answered."""
+        if not batch.flags & FLAG_PRODUCER:
+            return True
+        try:
+            repeat = self._producers.check(batch.producer_id, batch.epoch, batch.sequence)
+        except LogError as error:
+            self._refuse(outcome, [token], error)
+            return False
+        if repeat is None:
+            return True
+        token.repeated = True
+        token.base_offset = repeat.base_offset
+        self.counters.repeated_batches += 1
+        # The first copy may be in this very group: the token is told after its flush.
+        outcome.tokens.append(token)
+        return False
+
+    def _must_roll(self, waiting_bytes: int, size: int) -> bool:
+        if not self.segments or self.segments[-1].sealed:
+            return True
+        used = self._active_index().size + waiting_bytes
+        # Batches of version 1 and 2 are not mixed in one file.
+        too_old = self.segments[-1].base_offset < self.salt.since
+        return bool(used) and (too_old or used + size > self.settings.segment_bytes)
+
+    def _begin_salt(self, segment: Segment) -> None:
+        """The first batch with a salt is about to be written, at the beginning of this segment."""
+        salt = Salt(self.salt.value, segment.base_offset)
+        write_salt(self.pool.files, self.directory, salt)
+        self.salt = segment.salt = salt
+
+    def _active_index(self) -> SparseIndex:
+        index = self.segments[-1].index
+        assert index is not None, "the active segment has its index in memory"
+        return index
+
+    def _roll(self) -> None:
+        """Goes on in a new file; the old one is flushed and sealed behind the next flush."""
+        if not self.segments:
+            self.pool.files.make_directory(self.directory)
+        base_offset = self.next_offset
+        index = SparseIndex(base_offset)
+        segment = Segment(self.directory, base_offset, False, index, salt=self.salt)
+        with self.pool.use(segment.path, create=True) as file:
+            if file.size():
+                file.truncate(0)
+        self._name_durable()
+        with self._segments_lock:
+            old = self.segments[-1] if self.segments else None
+            self.segments = [*self.segments, segment]
+        if old is not None and not old.sealed:
+            self._sealing.add(old, base_offset, self._producers)
+
+    def _name_durable(self) -> None:
+        """Of a new file: before anything is written to it, so that a directory that cannot be opened is
+        a plain refusal. Where nobody waits for a flush, the next flush does it."""
+        if self.settings.durability != "ack":
+            self._flushing.created()
+            return
+        try:
+            self.pool.files.sync_directory(self.directory)
+        except OSError as error:
+            if error.errno in NOT_OPENED:
+                raise
+            raise CutFailed(error) from error
+
+    def _write(self, group: Group) -> None:
+        """One write for several batches. Raises OSError with nothing of them left in the file."""
+        entries, group_bytes = group.waiting, group.waiting_bytes
+        group.waiting, group.waiting_bytes = [], 0
+        if not entries:
+            return
+        segment = self.segments[-1]
+        index = self._active_index()
+        position = index.size
+        parts = [part for entry in entries for part in (entry.header, entry.stored.body)]
+        with self.pool.use(segment.path) as file:
+            try:
+                write_parts(file, parts, position)
+            except OSError:
+                cut_back(file, position)
+                raise
+            if self.settings.durability == "ack" and group_bytes >= WRITEBACK_BYTES:
+                # The disk begins while the next part is prepared; the flush then waits for less.
+                file.start_writeback(position, group_bytes)
+        self._flushing.wrote(segment)
+        self._note_written(entries, position)
+        group.written.extend(entries)
+
+    def _note_written(self, entries: list[Entry], position: int) -> None:
+        index = self._active_index()
+        for entry in entries:
+            size = entry.stored.size()
+            self.next_offset = entry.base_offset + entry.batch.count
+            index.add(entry.base_offset, position, size, self.next_offset, entry.batch.max_time_us)
+            position += size
+            view = view_appended(entry.batch, entry.base_offset)
+            self.cache.add(self.tail, view, entry.batch.size() + CACHE_OVERHEAD_BYTES)
+            self.counters.appended_records += entry.batch.count
+            self.counters.appended_bytes += size
+        self.counters.appended_batches += len(entries)
+
+    def _refuse(self, outcome: Outcome, tokens: list[AppendToken], error: LogError) -> None:
+        for token in tokens:
+            token.error = error
+        outcome.tokens.extend(tokens)
+        self.counters.failed_appends += len(tokens)
+
+    def _flush(self, outcome: Outcome, entries: list[Entry]) -> None:
+        """Flushes here and now."""
+        entries = self._take_unflushed() + entries
+        began_s = time.perf_counter()
+        try:
+            self._flushing.now()
+        except OSError as error:
+            self._stop(outcome, entries, error)
+            return
+        self._flushed(outcome, entries, self.next_offset, began_s)
+
+    def _flushed(
+        self, outcome: Outcome, entries: list[Entry], end_offset: int, began_s: float
+    ) -> None:
+        self.counters.flushes += 1
+        if self._observe_flush is not None:
+            records = end_offset - self.flushed_offset
+            self._observe_flush(time.perf_counter() - began_s, records)
+        with self._lock:
+            self.flushed_offset = end_offset
+        self._publish(outcome, entries)
+
+    def _stop(self, outcome: Outcome, entries: list[Entry], error: OSError) -> None:
+        entries = self._take_unflushed() + entries
+        reason = error.strerror or str(error)
+        unknown = OutcomeUnknown(self.directory, reason)
+        with self._lock:
+            self.stopped = f"flush failed: {reason}"
+            waiting, self._pending = self._pending, []
+            self._pending_bytes = 0
+        repeated = [token for token in outcome.tokens if token.repeated]
+        for token in [*[entry.token for entry in entries], *repeated]:
+            token.error = unknown
+        outcome.tokens.extend([entry.token for entry in entries])
+        stopped = PartitionStopped(self.directory, self.stopped or reason)
+        self._refuse(outcome, [token for _, token in waiting], stopped)
+        self.cache.drop({self.tail})
+
+    def _publish(self, outcome: Outcome, entries: list[Entry]) -> None:
+        for entry in entries:
+            entry.token.base_offset = entry.base_offset
+            outcome.tokens.append(entry.token)
+        with self._lock:
+            outcome.wakes.extend(self._show())
+
+    def _show(self) -> list[Callback]:
+        """Makes visible what may be seen; gives the watchers to wake. The lock is held."""
+        durable = self.settings.durability == "ack"
+        return self._visible.show(self.flushed_offset if durable else self.next_offset)
