@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("penstock: ")
-    assert captured.err.endswith("; see penstock --help\n")
+    assert re.search(r"; see penstock( [a-z]+)* --help\n$", captured.err)
     assert captured.err.count("\n") == 1
 
 
@@ -80,7 +81,7 @@ class LogLocked(PenstockError):
         (FileNotFoundError(2, "No such file", "/no/such"), 1, "/no/such: No such file"),
         (OSError("short"), 1, "short"),
         (PenstockError(), 1, "failed without a message"),
-        (EOFError(), 1, "the input ended before an answer"),
+        (EOFError(), 1, "the input ended before an answer; --yes asks nothing"),
         (typer.BadParameter("port is no number."), 2, None),
     ],
 )
@@ -152,4 +153,4 @@ def test_a_reader_that_went_away_is_no_error_text(closed_pipe: int) -> None:
         timeout=HANG_S,
         env={**os.environ, "PYTHONPATH": source},
     )
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (0, b"")

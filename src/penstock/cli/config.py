@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.errors import PenstockError
+from penstock.cli.environment import CONFIG_VARIABLE
+from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.server.config.loading import LoadedConfig
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class BadSetting(PenstockError):
     """A --set that is not section.key=value."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -44,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def show(
     config: Annotated[
         str | None,
-        typer.Option("--config", "-c", envvar="PENSTOCK_CONFIG", help="The TOML file to read."),
+        typer.Option("--config", "-c", envvar=CONFIG_VARIABLE, help="The TOML file to read."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, as section.key=value.")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.contexts import Context, Contexts, check_name, default_path, load, save
-from penstock.cli.output import print_table
+from penstock.cli.output import add_listing, print_table
 
 Name = Annotated[str, typer.Argument(help="Name of the context.")]
 Text = str | None
@@ -14,7 +14,7 @@ Text = str | None
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Named servers with their API keys.", no_args_is_help=True)
     group.command("add")(add_context)
-    group.command("ls")(list_contexts)
+    add_listing(group, list_contexts)
     group.command("use")(use_context)
     group.command("rm")(remove_context)
     app.add_typer(group, name="context")

@@ -22,7 +22,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.errors import ExitCode, PenstockError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -40,7 +40,7 @@ class Context:
 
 
 class UnknownContext(PenstockError):
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = ExitCode.NOT_FOUND
 
     def __init__(self, name: str, near: str | None) -> None:
         super().__init__(name, near)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import print_json, print_table
+from penstock.cli.output import add_listing, print_json, print_table
 from penstock.cli.places import parse_place
 from penstock.cli.target import Target, with_target
 from penstock.cli.topic import find_topic
@@ -20,7 +20,7 @@ COLUMNS = ("topic", "partition", "offset", "latest", "lag")
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Consumer groups: offsets, lag, reset, delete.", no_args_is_help=True)
-    group.command("ls")(with_target(list_groups))
+    add_listing(group, with_target(list_groups))
     group.command("describe")(with_target(describe_group))
     group.command("reset")(with_target(reset_group))
     group.command("delete")(with_target(delete_group))

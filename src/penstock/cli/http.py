@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 import typer
 
-from penstock.errors import PenstockError
+from penstock.errors import ExitCode, PenstockError
 
 PREFIX: Final = "/api/v1"
 # A page of records is 8 MiB at most, base64 and JSON make a third more of it.
@@ -44,21 +44,21 @@ class ApiError(PenstockError):
 
 
 class ApiNotFound(ApiError):
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = ExitCode.NOT_FOUND
 
 
 class ApiNotAuthorized(ApiError):
-    exit_code: ClassVar[int] = 5
+    exit_code: ClassVar[int] = ExitCode.NOT_AUTHORIZED
 
     def __str__(self) -> str:
         return f"{self.text}; give an API key that may do this, with PENSTOCK_KEY or a context"
 
 
 class CannotConnect(ApiError):
-    exit_code: ClassVar[int] = 4
+    exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
     def __str__(self) -> str:
-        return f"cannot reach {self.url}: {self.text}; is it running, is --http right?"
+        return f"cannot reach {self.url}: {self.text}; is penstock serve running there, is --http right?"
 
 
 class NotOurServer(ApiError):

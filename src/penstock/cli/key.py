@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 import msgspec
 import typer
 
+from penstock.cli.output import add_listing
 from penstock.cli.target import Target, with_target
-from penstock.errors import PenstockError
+from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
     from penstock.broker.access.access import Access
@@ -51,7 +52,7 @@ class CreatedKey(msgspec.Struct, frozen=True):
 
 
 class NoSuchKey(PenstockError):
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = ExitCode.NOT_FOUND
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -91,7 +92,7 @@ class BadKey(PenstockError):
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
     group.command("create")(with_target(create_key))
-    group.command("list")(with_target(list_keys))
+    add_listing(group, with_target(list_keys))
     group.command("revoke")(with_target(revoke_key))
     group.command("hash")(hash_key)
     app.add_typer(group, name="key")

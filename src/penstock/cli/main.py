@@ -6,14 +6,17 @@ needs inside its commands, so that `penstock --help` stays quick. No command pri
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
-from penstock.errors import PenstockError
+from penstock import __version__
+from penstock.cli.environment import complaints
+from penstock.errors import EXIT_MEANINGS, ExitCode, PenstockError
 
 # In the order of the help text.
 COMMAND_MODULES: Final = (
@@ -31,10 +34,10 @@ COMMAND_MODULES: Final = (
 )
 
 EXIT_CODES: Final = (
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no connection, 5 not authorized."
+    f"Exit codes: {', '.join(f'{code.value} {text}' for code, text in EXIT_MEANINGS.items())}."
 )
-
-EXIT_FAILED: Final = 1
+# How typer begins the text of a bad value: with the option, if it knows it, and words of its own.
+_BAD_VALUE: Final = re.compile(r"^Invalid value(?: for (?P<where>.*?))?: (?:Value error, )?")
 
 
 def build_app() -> typer.Typer:
@@ -42,7 +45,6 @@ def build_app() -> typer.Typer:
         name="penstock",
         help="One broker, one durable log, several wire protocols, and Spark.",
         epilog=EXIT_CODES,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -53,7 +55,20 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _root() -> None:
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit()
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     """One broker, one durable log, several wire protocols, and Spark."""
 
 
@@ -61,24 +76,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code. Errors a user can cause are one line on stderr."""
     open_closed_descriptors()
     args = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    for complaint in complaints(os.environ):
+        print(f"penstock: {complaint}", file=sys.stderr)
     try:
         result = build_app()(args=args, prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        hint = "; see penstock --help" if error.exit_code == 2 else ""
-        return _fail(error.format_message().rstrip(".") + _notes(error) + hint, error.exit_code)
+        text = _wording(error)
+        return _fail(text + _notes(error), error.exit_code) if text else error.exit_code
     except PenstockError as error:
         return _fail(str(error) + _notes(error), error.exit_code)
     except BrokenPipeError:
-        # The reader went away (`penstock cat | head`): no text, and nothing to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return _without_reader()
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # typer's own end in this case: exit code 1.
+        return _without_reader()
     except OSError as error:
-        return _fail(_describe(error) + _notes(error), EXIT_FAILED)
+        return _fail(_describe(error) + _notes(error), ExitCode.FAILED)
     except typer.Abort:
-        return _fail("the input ended before an answer", EXIT_FAILED)
-    # Ctrl-C arrives here too: typer makes it the shell's 130, without a text.
-    return result if isinstance(result, int) else 0
+        return _fail("the input ended before an answer; --yes asks nothing", ExitCode.FAILED)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    # Ctrl-C in a command arrives here: typer makes it 130, without a text.
+    return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _wording(error: typer.TyperException) -> str:
+    """One line: where, what is wrong, and which help tells more. Empty where the help was shown instead."""
+    text = error.format_message().strip().rstrip(".")
+    found = _BAD_VALUE.match(text)
+    if found is not None:
+        where = (found["where"] or "").replace("'", "")
+        text = (f"{where}: " if where else "") + text[found.end() :]
+    context = getattr(error, "ctx", None)
+    if text and error.exit_code == ExitCode.USAGE:
+        text += f"; see {'penstock' if context is None else context.command_path} --help"
+    return text
+
+
+def _without_reader() -> int:
+    """The reader has what it wanted (`penstock cat | head -1`), and there is nothing to flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.DONE
 
 
 def open_closed_descriptors() -> None:

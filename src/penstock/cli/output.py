@@ -116,6 +116,12 @@ def standard_output() -> BinaryIO:
     return sys.stdout.buffer
 
 
+def add_listing(group: typer.Typer, command: Callable[..., None]) -> None:
+    """`ls` in every group of commands; `list`, which other tools have, does the same."""
+    group.command("ls")(command)
+    group.command("list", hidden=True)(command)
+
+
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:
     """Rows below their column names, or one JSON list. No rows: nothing but the names."""
     if as_json:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.environment import CONFIG_VARIABLE
+
 CONFIG_HELP = "TOML file; see penstock config init."
 SET_HELP = "Any setting, as section.key=value; may be given again."
 
@@ -17,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     config: Annotated[
-        str | None, typer.Option("--config", "-c", envvar="PENSTOCK_CONFIG", help=CONFIG_HELP)
+        str | None, typer.Option("--config", "-c", envvar=CONFIG_VARIABLE, help=CONFIG_HELP)
     ] = None,
     data: Annotated[str | None, typer.Option(help="Where the log lives.")] = None,
     tcp: Annotated[str | None, typer.Option(help="host:port of all TCP protocols, or off.")] = None,

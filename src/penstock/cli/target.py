@@ -20,6 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.cli.contexts import Context, load
+from penstock.cli.environment import (
+    CONTEXT_VARIABLE,
+    HTTP_VARIABLE,
+    KEY_VARIABLE,
+    SERVER_VARIABLE,
+)
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
@@ -31,11 +37,6 @@ DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
 # What a server accepts that nobody has configured.
 DEFAULT_KEY: Final = "dev-key"
 DEFAULT_TIMEOUT_S: Final = 10.0
-
-SERVER_VARIABLE: Final = "PENSTOCK_SERVER"
-HTTP_VARIABLE: Final = "PENSTOCK_HTTP"
-KEY_VARIABLE: Final = "PENSTOCK_KEY"
-CONTEXT_VARIABLE: Final = "PENSTOCK_CONTEXT"
 
 _PANEL: Final = "Which server"
 # Arguments that may be any bytes: what is sent or printed, and names of files. All others are names of

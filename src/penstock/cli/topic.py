@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli.output import print_json, print_table
+from penstock.cli.output import add_listing, print_json, print_table
 from penstock.cli.target import Target, with_target
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
@@ -25,7 +25,7 @@ Settings = Annotated[
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="List, create, change, purge and delete topics.", no_args_is_help=True)
-    group.command("ls")(with_target(list_topics))
+    add_listing(group, with_target(list_topics))
     group.command("create")(with_target(create_topic))
     group.command("describe")(with_target(describe_topic))
     group.command("delete")(with_target(delete_topic))

@@ -21,12 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from penstock.errors import PenstockError
-
-# What the command line ends with; `penstock --help` lists them.
-EXIT_NOT_FOUND: Final = 3
-EXIT_NO_CONNECTION: Final = 4
-EXIT_NOT_AUTHORIZED: Final = 5
+from penstock.errors import ExitCode, PenstockError
 
 _NOT_AUTHORIZED_CODES: Final = frozenset({401, 403})
 _NOT_FOUND_CODE: Final = 404
@@ -37,7 +32,7 @@ class ClientError(PenstockError):
 
 
 class ConnectFailed(ClientError):
-    exit_code: ClassVar[int] = EXIT_NO_CONNECTION
+    exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
     def __init__(self, server: str, reason: str) -> None:
         super().__init__(server, reason)
@@ -51,7 +46,7 @@ class ConnectFailed(ClientError):
 class ConnectionLost(ClientError):
     """`unconfirmed`: messages that were sent and not confirmed; each may have arrived or not."""
 
-    exit_code: ClassVar[int] = EXIT_NO_CONNECTION
+    exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
     def __init__(self, server: str, reason: str, unconfirmed: int = 0) -> None:
         super().__init__(server, reason, unconfirmed)
@@ -67,7 +62,7 @@ class ConnectionLost(ClientError):
 
 
 class RequestTimedOut(ClientError):
-    exit_code: ClassVar[int] = EXIT_NO_CONNECTION
+    exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
     def __init__(self, server: str, what: str, timeout_s: float) -> None:
         super().__init__(server, what, timeout_s)
@@ -109,11 +104,11 @@ class Refused(ClientError):
 
 
 class NotAuthorized(Refused):
-    exit_code: ClassVar[int] = EXIT_NOT_AUTHORIZED
+    exit_code: ClassVar[int] = ExitCode.NOT_AUTHORIZED
 
 
 class NotFound(Refused):
-    exit_code: ClassVar[int] = EXIT_NOT_FOUND
+    exit_code: ClassVar[int] = ExitCode.NOT_FOUND
 
 
 class Unavailable(Refused):
