@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from penstock.broker.access.access import Access, Principal
 from penstock.server.banner import (
     FIRST_TOPIC,
     Facts,
+    command_here,
     key_state,
     render,
     rustlog_state,
@@ -34,7 +36,7 @@ def facts(*listening: tuple[str, Address], **more: Any) -> Facts:
 
 
 def commands(text: str) -> list[str]:
-    return re.findall(r"^\w[\w ]+: +(penstock .*)$", text, re.MULTILINE)
+    return re.findall(r"^\w[\w ]+: +(\S*penstock .*)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +156,44 @@ def test_what_others_can_reach_is_said() -> None:
 def test_why_the_data_is_there() -> None:
     assert why_there("default", "default") == "default; change it with --data"
     assert why_there("file", "penstock.toml:3") == "from penstock.toml:3"
+
+
+@pytest.mark.parametrize(
+    ("installed", "found", "command"),
+    [
+        ("env/bin/penstock", "/usr/bin/penstock", "penstock"),
+        ("env/bin/penstock", None, "env/bin/penstock"),
+        ("my env/bin/penstock", None, "'my env/bin/penstock'"),
+        ("../env/bin/penstock", None, "{parent}/env/bin/penstock"),
+        (None, None, "{here}/env/bin/python -m penstock"),
+    ],
+)
+def test_the_command_as_it_has_to_be_typed_here(
+    installed: str | None,
+    found: str | None,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    program = (here / (installed or "env/bin/penstock")).resolve()
+    if installed:
+        program.parent.mkdir(parents=True)
+        program.touch()
+    shown = command_here(lambda name: found, str(program.with_name("python")))
+    assert shown == command.format(parent=tmp_path, here=here)
+
+
+def test_the_banner_names_that_command(tmp_path: Path) -> None:
+    """Where the tests run, `penstock` is beside the Python that runs them."""
+    found = shutil.which("penstock")
+    expected = "penstock" if found else f"{Path(sys.executable).parent}/penstock"
+    with ServerProcess(tmp_path / "data", {}) as served:
+        (first, *_) = commands(served.banner)
+        program = first.split()[0]
+        assert program == expected or Path(program).resolve() == Path(expected).resolve()
 
 
 # --- real servers --------------------------------------------------------------------------------

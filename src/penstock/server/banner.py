@@ -1,7 +1,10 @@
 """The few lines that a starting server says: what listens where, where the data is, what to do next."""
 
+import os
 import shlex
-from collections.abc import Iterator, Sequence, Set
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -41,7 +44,8 @@ class Facts:
     """What the banner tells. `data_source` says why the data is where it is.
 
     `tls_only` names the listeners that take nothing but TLS; with `tls` the others take it too.
-    `rustlog` says whether RustLog, which has no login, may write to the first topic.
+    `rustlog` says whether RustLog, which has no login, may write to the first topic. `command` is what one
+    has to type for `penstock` where the server was started.
     """
 
     listening: Sequence[tuple[str, Address]]
@@ -53,6 +57,20 @@ class Facts:
     tls_only: Set[str] = frozenset()
     client_certificates: bool = False
     insecure: bool = False
+    command: str = "penstock"
+
+
+def command_here(
+    find: Callable[[str], str | None] = shutil.which, python: str = sys.executable
+) -> str:
+    """What to type for `penstock` in the working directory: after `make run` it is not on the PATH."""
+    if find("penstock") is not None:
+        return "penstock"
+    installed = os.path.join(os.path.dirname(python), "penstock")
+    if not os.path.exists(installed):
+        return f"{shlex.quote(python)} -m penstock"
+    relative = os.path.relpath(installed)
+    return shlex.quote(installed if relative.startswith(os.pardir) else relative)
 
 
 def key_state(access: Access) -> Keys:
@@ -105,7 +123,7 @@ def _needed(facts: Facts, commands: str) -> Iterator[tuple[str, str]]:
     if facts.keys in ("admin", "no admin"):
         yield "key", "needed: set PENSTOCK_KEY to an API key of this server"
     if facts.keys in ("no admin", "none"):
-        make = f"penstock key create NAME --role admin --data {shlex.quote(facts.data_directory)}"
+        make = f"{facts.command} key create NAME --role admin --data {shlex.quote(facts.data_directory)}"
         yield "key", f"there is no admin key; stop the server and make one:  {make}"
     if "--tls" in commands or "https://" in commands:
         host = f"{ANY_HOST} is a name in the certificate; " if f"{ANY_HOST}:" in commands else ""
@@ -127,13 +145,13 @@ def _first_steps(facts: Facts) -> Iterator[str]:
     told = "" if http is None else _http_option(facts, http)
     protocol, wire = _first_wire(facts, usable, http is not None)
     if protocol == "rustlog" and facts.rustlog == "no topic":
-        yield f"Make a topic:    penstock topic create{told} {FIRST_TOPIC}"
+        yield f"Make a topic:    {facts.command} topic create{told} {FIRST_TOPIC}"
     if wire is not None:
         options = _server_option(facts, wire, usable[wire])
         options += " --protocol rustlog" if protocol == "rustlog" else ""
-        yield f"Send a message:  penstock pub{options} {FIRST_TOPIC} hello"
+        yield f"Send a message:  {facts.command} pub{options} {FIRST_TOPIC} hello"
     if http is not None:
-        yield f"Read it again:   penstock cat{told} {FIRST_TOPIC}"
+        yield f"Read it again:   {facts.command} cat{told} {FIRST_TOPIC}"
 
 
 def _first_wire(

@@ -28,7 +28,7 @@ from penstock.server.assembly import (
     open_engine,
     topic_defaults,
 )
-from penstock.server.banner import Facts, key_state, render, rustlog_state, why_there
+from penstock.server.banner import Facts, command_here, key_state, render, rustlog_state, why_there
 from penstock.server.config.checks import check_exposure, listening
 from penstock.server.config.loading import LoadedConfig
 from penstock.server.flight.calls import FlightCalls
@@ -220,6 +220,7 @@ class Server:
                 tls_only=encrypted,
                 client_certificates=self.config.tls.client_ca is not None,
                 insecure=self.config.server.insecure,
+                command=command_here(),
             )
         )
 
