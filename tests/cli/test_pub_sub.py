@@ -181,7 +181,7 @@ def test_a_message_that_no_frame_holds_and_the_others(
     assert capsys.readouterr().err == (
         "penstock: a message of 6000000 bytes does not fit a RustLog frame of 10485760 bytes where"
         " each byte is written as a number; up to 2620416 bytes always fit;"
-        " 1 confirmed, the rest not sent\n"
+        " 1 confirmed, the rest not sent; go on from line 2\n"
     )
 
 
@@ -194,7 +194,9 @@ def test_wrong_input_behind_good_lines(
     blipmq = BlipMQPeer()
     with Served(thread, Peer(blipmq.script)) as server:
         assert cli.main(["pub", "demo", "--server", server]) == 1
-    assert capsys.readouterr().err.endswith("holds it; 2 confirmed, the rest not sent\n")
+    assert capsys.readouterr().err.endswith(
+        "holds it; 2 confirmed, the rest not sent; go on from line 3\n"
+    )
 
 
 class CountingClient:

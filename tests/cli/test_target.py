@@ -182,16 +182,19 @@ def test_json_lines_and_plain_lines() -> None:
         ("latest", Place(word="latest")),
         ("0", Place(offset=0)),
         ("-5", Place(last=5)),
+        ("-90s", Place(time_us=910_000_000)),
+        ("-10m", Place(time_us=400_000_000)),
+        ("-7 d", Place(time_us=0)),
         ("1970-01-01T00:00:01Z", Place(time_us=1_000_000)),
         ("1970-01-01T01:00:00.5+01:00", Place(time_us=500_000)),
     ],
 )
 def test_places(text: str, place: Place) -> None:
-    assert parse_place(text, "--from") == place
+    assert parse_place(text, "--from", lambda: 1_000_000_000_000) == place
 
 
 @pytest.mark.parametrize(
-    "text", ["", "yesterday", "9223372036854775808", "9" * 5_000, "--5", "1.5"]
+    "text", ["", "yesterday", "9223372036854775808", "9" * 5_000, "--5", "1.5", "-5x", "10m"]
 )
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="--from"):

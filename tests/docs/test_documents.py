@@ -160,7 +160,8 @@ def check_command(words: list[str], place: str) -> None:
 
 def test_the_page_of_the_command_line_names_every_command() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
-    missing = [" ".join(path) for path in COMMANDS if f"penstock {' '.join(path)}" not in text]
+    shown = [path for path in COMMANDS if path[-1] != "list"]  # said once, of all that have `ls`
+    missing = [" ".join(path) for path in shown if f"penstock {' '.join(path)}" not in text]
     assert missing == []
 
 

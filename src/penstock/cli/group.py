@@ -52,7 +52,7 @@ def reset_group(
     name: Name,
     topic: Annotated[str, typer.Option("-t", "--topic", help="Which topic.")],
     to: Annotated[
-        str, typer.Option(metavar="PLACE", help="earliest, latest, an offset or a time.")
+        str, typer.Option(metavar="PLACE", help="earliest, latest, an offset, a time, or -10m ago.")
     ],
     partition: Annotated[int | None, typer.Option("-p", "--partition", min=0)] = None,
     as_json: AsJson = False,

@@ -164,8 +164,12 @@ def requests(values: list[bytes]) -> Iterator[list[bytes]]:
         yield piece
 
 
-def outcome(tally: "Tally", more: bool) -> str:
-    """What became of the messages, for a person. `more`: there may be some that were not sent."""
+def outcome(tally: "Tally", more: bool, by_line: bool = False) -> str:
+    """What became of the messages, for a person. `more`: there may be some that were not sent.
+
+    `by_line`: each line of the input is a message, so the next run can begin behind those that are stored.
+    With refusals nobody can say where that is.
+    """
     parts = [f"{tally.confirmed} confirmed"]
     if tally.refused:
         parts.append(f"{tally.refused} refused")
@@ -173,4 +177,8 @@ def outcome(tally: "Tally", more: bool) -> str:
         parts.append(f"{tally.unanswered} without an answer")
     if more:
         parts.append("the rest not sent")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    if by_line and not tally.refused and (more or tally.unanswered):
+        text += f"; go on from line {tally.confirmed + 1}"
+        text += ", which may have arrived" if tally.unanswered else ""
+    return text

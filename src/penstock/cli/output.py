@@ -5,7 +5,7 @@ Data only. Messages for people go to stderr, by typer.echo(..., err=True). No co
 The format of a record, as kcat has it:
   %t topic   %p partition   %o offset   %T time in microseconds   %k key   %v value   %S size of the
   value   %h headers as name=value,...   %% a percent sign   \\n \\t \\r \\0 \\\\ and \\xHH
-What a protocol does not tell is left empty.
+A field that the protocol does not tell is refused; one that a record does not have (a key) is empty.
 """
 
 import base64
@@ -50,7 +50,20 @@ _FIELDS: Final[dict[bytes, Formatter]] = {
 }
 
 
-def formatter(as_json: bool, template: str | None) -> Formatter:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Which fields of a record a protocol tells of."""
+
+    protocol: str
+    fields: frozenset[bytes]
+
+
+TOLD_BY_HTTP: Final = Told("HTTP", frozenset(_FIELDS))
+TOLD_BY_RUSTLOG: Final = Told("RustLog", frozenset({b"t", b"p", b"o", b"v", b"S", b"%"}))
+TOLD_BY_BLIPMQ: Final = Told("BlipMQ", frozenset({b"t", b"v", b"S", b"%"}))
+
+
+def formatter(as_json: bool, template: str | None, told: Told = TOLD_BY_HTTP) -> Formatter:
     """How records are written; without a wish, the value and a line end."""
     if as_json and template is not None:
         raise typer.BadParameter("give one of --json and --format, not both")
@@ -58,13 +71,13 @@ def formatter(as_json: bool, template: str | None) -> Formatter:
         return _json_line
     if template is None:
         return lambda record: (record.value or b"") + b"\n"
-    parts = _parse(template.encode("utf-8", "surrogateescape"))
+    parts = _parse(template.encode("utf-8", "surrogateescape"), told)
     return lambda record: b"".join(
         part if isinstance(part, bytes) else part(record) for part in parts
     )
 
 
-def _parse(template: bytes) -> list[bytes | Formatter]:
+def _parse(template: bytes, told: Told) -> list[bytes | Formatter]:
     parts: list[bytes | Formatter] = []
     end = 0
     for match in _TOKEN.finditer(template):
@@ -72,6 +85,11 @@ def _parse(template: bytes) -> list[bytes | Formatter]:
         end = match.end()
         name, escape = match.groups()
         if name is not None and name in _FIELDS:
+            if name not in told.fields:
+                field = f"%{name.decode()}"
+                raise typer.BadParameter(
+                    f"--format: {told.protocol} does not tell {field}, --protocol http does"
+                )
             parts.append(_FIELDS[name])
         elif escape is not None and escape in _ESCAPES:
             parts.append(_ESCAPES[escape])

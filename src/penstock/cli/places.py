@@ -1,8 +1,12 @@
-"""Places in a partition as people write them: earliest, latest, an offset, a time, or -N.
+"""Places in a partition as people write them: earliest, latest, an offset, a time, -N, or -10m.
 
--N means the last N records. A time is ISO 8601; without a zone it is local time. Asks no server.
+-N means the last N records, -10m ten minutes ago (s, m, h, d). A time is ISO 8601; without a zone it is
+local time. Asks no server.
 """
 
+import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -10,9 +14,12 @@ from typing import Final
 import typer
 
 MAX_OFFSET: Final = (1 << 63) - 1
+PLACES_HELP: Final = "earliest, latest, an offset, -N (the last N), a time, or -10m ago."
 _EXPECTED: Final = (
-    "expected earliest, latest, an offset, -N for the last N, or a time like 2026-01-31T12:00"
+    "expected earliest, latest, an offset, -N for the last N, a time like 2026-01-31T12:00, or -10m"
 )
+_AGO: Final = re.compile(r"-([0-9]{1,9})\s*(s|m|h|d)")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +32,11 @@ class Place:
     last: int | None = None
 
 
-def parse_place(text: str, option: str) -> Place:
+def parse_place(text: str, option: str, time_ns: Callable[[], int] = time.time_ns) -> Place:
     text = text.strip()
+    if ago := _AGO.fullmatch(text):
+        ago_us = int(ago[1]) * _UNITS_S[ago[2]] * 1_000_000
+        return Place(time_us=max(0, time_ns() // 1000 - ago_us))
     if text in ("earliest", "latest"):
         return Place(word=text)
     digits = text.removeprefix("-")

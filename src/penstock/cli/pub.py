@@ -84,11 +84,16 @@ def publish(
         raise typer.BadParameter("--count repeats MESSAGE, and there is none")
     if protocol is Wire.blipmq and partition is not None:
         raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
+    if protocol is Wire.rustlog:
+        target.require_no_key("RustLog")
     text = (message or "").encode("utf-8", "surrogateescape")
     with _input(None if given else file or "-") as stream:
         read = whole if raw else lines
         chunks = repeated(text, count) if stream is None else read(stream)
-        published = _publish_all(target, topic, protocol, qos, partition or 0, chunks, count)
+        by_line = stream is not None and not raw
+        published = _publish_all(
+            target, topic, protocol, qos, partition or 0, chunks, count, by_line
+        )
     if sys.stderr.isatty():
         typer.echo(f"published {published} to {topic}", err=True)
 
@@ -101,6 +106,7 @@ def _publish_all(
     partition: int,
     chunks: Iterator[list[bytes]],
     count: int,
+    by_line: bool,
 ) -> int:
     """How many messages there were; the server has taken each of them."""
     opened = (
@@ -108,7 +114,7 @@ def _publish_all(
         if protocol is Wire.blipmq
         else open_rustlog(target, topic, partition)
     )
-    with opened as outbox, _progress(count) as advance, _accounted(outbox) as at_end:
+    with opened as outbox, _progress(count) as advance, _accounted(outbox, by_line) as at_end:
         for chunk in chunks:
             if chunk:
                 outbox.send(chunk)
@@ -121,7 +127,7 @@ def _publish_all(
 
 
 @contextmanager
-def _accounted(outbox: Outbox) -> Iterator[Callable[[], None]]:
+def _accounted(outbox: Outbox, by_line: bool) -> Iterator[Callable[[], None]]:
     """Whatever goes wrong tells what became of the messages. To be called when all is sent."""
     ended = False
 
@@ -136,7 +142,7 @@ def _accounted(outbox: Outbox) -> Iterator[Callable[[], None]]:
         sent = outbox.tally.published
         # Of the one message that there is, the error itself says all.
         if sent > 1 or (sent == 1 and not ended):
-            failure.add_note(outcome(outbox.tally, more=not ended))
+            failure.add_note(outcome(outbox.tally, more=not ended, by_line=by_line))
         raise failure from None
 
 

@@ -1,19 +1,30 @@
 """`penstock sub TOPIC`: print messages as they come, until Ctrl-C, -n messages, or --idle.
 
-BlipMQ: what is published from now on, each acknowledged after it was written. RustLog: from the end,
-from a place, or from where a group is; with --group the group moves on behind what was written.
-Goes on after a lost connection and says so on stderr. What is there already: `penstock cat`.
+BlipMQ: what is published from now on, each acknowledged after it was written. RustLog: one partition,
+from the end, from a place, or from where a group is; with --group the group moves on behind what was
+written. Both go on after a lost connection and say so on stderr. HTTP: all partitions of any number of
+topics, with all that a record has. What is there already: `penstock cat`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Annotated, TypeVar
+import shlex
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from penstock.cli.output import Formatter, Record, formatter, standard_output
-from penstock.cli.places import Place, parse_place
-from penstock.cli.pub import PARTITION_NEEDS_RUSTLOG, Partition, Protocol, Qos, Wire
+from penstock.cli.output import (
+    TOLD_BY_BLIPMQ,
+    TOLD_BY_HTTP,
+    TOLD_BY_RUSTLOG,
+    Formatter,
+    Record,
+    formatter,
+    standard_output,
+)
+from penstock.cli.places import PLACES_HELP, Place, parse_place
+from penstock.cli.pub import Qos
 from penstock.cli.target import Target, with_target
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
@@ -22,22 +33,43 @@ if TYPE_CHECKING:  # at run time only the commands import these: `penstock --hel
 Item = TypeVar("Item")
 
 
+class Source(StrEnum):
+    blipmq = "blipmq"
+    rustlog = "rustlog"
+    http = "http"
+
+
+_TOLD: Final = {
+    Source.blipmq: TOLD_BY_BLIPMQ,
+    Source.rustlog: TOLD_BY_RUSTLOG,
+    Source.http: TOLD_BY_HTTP,
+}
+
+
 def register(app: typer.Typer) -> None:
     app.command("sub")(with_target(subscribe))
 
 
 def subscribe(
     target: Target,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
-    protocol: Protocol = Wire.blipmq,
+    topics: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC...", help="One name; with HTTP several, and patterns."),
+    ],
+    protocol: Annotated[
+        Source, typer.Option("--protocol", help="How to read; http tells most.")
+    ] = Source.blipmq,
     qos: Qos = 1,
-    partition: Partition = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("-p", "--partition", min=0, help="RustLog: which one, 0. HTTP: only this."),
+    ] = None,
     group: Annotated[
         str | None, typer.Option("-g", "--group", help="RustLog: read as this group.")
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help="RustLog: earliest, latest or an offset."),
+        typer.Option("--from", metavar="PLACE", help=f"RustLog, HTTP: {PLACES_HELP}"),
     ] = None,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
@@ -54,22 +86,71 @@ def subscribe(
     """Print messages as they come."""
     import uvloop
 
-    write_as = formatter(as_json, template)
-    if protocol is Wire.blipmq:
-        if group is not None or start is not None:
-            raise typer.BadParameter("--group and --from need --protocol rustlog")
-        if partition is not None:
-            raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
+    write_as = formatter(as_json, template, _TOLD[protocol])
+    if group is not None and protocol is not Source.rustlog:
+        raise typer.BadParameter("--group needs --protocol rustlog")
+    if protocol is Source.http:
+        place = parse_place(start or "latest", "--from")
+        _http(target, topics, partition, place, count, idle, write_as)
+        return
+    if len(topics) > 1:
+        raise typer.BadParameter("several topics need --protocol http")
+    (topic,) = topics
+    if protocol is Source.blipmq:
+        if start is not None or partition is not None:
+            raise typer.BadParameter("--from and --partition need --protocol rustlog or http")
         work = _blipmq(target, topic, qos, count, idle, write_as)
     else:
+        target.require_no_key("RustLog")
         place = Place() if start is None else parse_place(start, "--from")
         if place.time_us is not None or place.last is not None:
-            raise typer.BadParameter(f"--from {start}: RustLog has earliest, latest and offsets")
+            raise typer.BadParameter(
+                f"--from {start}: RustLog has earliest, latest and offsets, --protocol http has all"
+            )
         work = _rustlog(target, topic, partition or 0, group, place, count, idle, write_as)
     try:
-        uvloop.run(work)
+        uvloop.run(_with_advice(work, topic))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+async def _with_advice(work: Coroutine[Any, Any, None], topic: str) -> None:
+    """A topic that is not there is an error that tells how to make it: reading never does."""
+    from penstock.client.errors import NotFound
+
+    try:
+        await work
+    except NotFound as error:
+        if "partition" not in error.text:
+            error.add_note(f"penstock topic create {shlex.quote(topic)} makes it")
+        raise
+
+
+def _http(
+    target: Target,
+    topics: Sequence[str],
+    partition: int | None,
+    place: Place,
+    count: int | None,
+    idle_s: float | None,
+    write_as: Formatter,
+) -> None:
+    from penstock.cli.records import cursors, find_topics, follow
+
+    api = target.api()
+    found = find_topics(api, topics)
+    names = [topic["name"] for topic in found]
+    output = standard_output()
+    left = count
+    wanted = cursors(found, partition, place)
+    typer.echo(f"reading {', '.join(names)}, {len(wanted)} partition(s); Ctrl-C ends", err=True)
+    for page in follow(api, names, wanted, idle_s):
+        output.write(b"".join(map(write_as, page[:left])))
+        output.flush()
+        if left is not None:
+            left -= min(left, len(page))
+            if left == 0:
+                return
 
 
 async def _blipmq(

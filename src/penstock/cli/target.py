@@ -66,6 +66,8 @@ class Target:
     tls: bool
     ca: str | None
     timeout_s: float
+    # Whether the key came by --key: then it is an error if the protocol has no use for it.
+    key_flag: bool = False
 
     def __repr__(self) -> str:
         return f"Target({self.server}, {self.http})"
@@ -79,6 +81,11 @@ class Target:
             raise typer.BadParameter(str(error)) from None
         context = self._trust() if self.tls else None
         return ClientSettings(timeout_s=self.timeout_s, attempts=attempts, tls=context)
+
+    def require_no_key(self, protocol: str) -> None:
+        """For protocols without a login, where a wrong key would never be noticed."""
+        if self.key_flag:
+            raise typer.BadParameter(f"--key: {protocol} has no login, leave the key out")
 
     def api(self) -> "Api":
         from penstock.cli.http import Api
@@ -98,6 +105,9 @@ class Target:
 def resolve(
     flags: Mapping[str, Any], environment: Mapping[str, str], contexts_path: str | None = None
 ) -> Target:
+    for name in ("server", "http", "key", "context", "ca"):
+        if flags.get(name) == "":
+            raise typer.BadParameter(f"--{name} is empty; leave it out, or give a value")
     contexts, current = load(contexts_path)
     named = flags.get("context")
     chosen = named or environment.get(CONTEXT_VARIABLE) or current
@@ -116,6 +126,7 @@ def resolve(
         tls=bool(flags.get("tls") or context.tls),
         ca=flags.get("ca") or context.ca,
         timeout_s=flags.get("timeout") or DEFAULT_TIMEOUT_S,
+        key_flag=flags.get("key") is not None,
     )
 
 

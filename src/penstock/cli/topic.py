@@ -2,18 +2,21 @@
 
 import sys
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from penstock.cli.output import add_listing, print_json, print_table
 from penstock.cli.target import Target, with_target
+from penstock.errors import ExitCode
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
     from penstock.cli.http import Api
 
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
+# The server's name of the error.
+TOPIC_EXISTS: Final = "TOPIC_EXISTS"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 Partitions = Annotated[int | None, typer.Option("-p", "--partitions", min=1, help="How many.")]
@@ -45,13 +48,24 @@ def create_topic(
     name: Name,
     partitions: Partitions = None,
     settings: Settings = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="No error if it is there; it stays as it is.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
+    from penstock.cli.http import ApiError, segment
+
     body: dict[str, Any] = {"name": name, "settings": parse_settings(settings or [])}
     if partitions is not None:
         body["partitions"] = partitions
-    created = target.api().call("POST", "/topics", body)
+    api = target.api()
+    try:
+        created = api.call("POST", "/topics", body)
+    except ApiError as error:
+        if not if_not_exists or error.name != TOPIC_EXISTS:
+            raise
+        created = api.get(f"/topics/{segment(name)}")
     if as_json:
         print_json(created)
     typer.echo(f"topic {name} has {created['partitions']} partition(s)", err=True)
@@ -76,39 +90,55 @@ def describe_topic(target: Target, name: Name, as_json: AsJson = False) -> None:
             typer.echo(f"partition {partition['partition']}: {_shown(damage)}", err=True)
 
 
-def delete_topic(target: Target, name: Name, yes: Yes = False) -> None:
-    """Delete a topic and all its records."""
+def delete_topic(
+    target: Target,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Names, or patterns such as 'orders.*'.")
+    ],
+    yes: Yes = False,
+) -> None:
+    """Delete topics and all their records."""
+    from penstock.cli.records import matching_names
+
     api = target.api()
-    _confirm(api, name, f"Delete {name}", yes)
-    call_topic(api, "DELETE", name)
-    typer.echo(f"topic {name} is deleted", err=True)
+    kept = False
+    for name in matching_names(api, names):
+        if not _confirmed(api, name, f"Delete {name}", yes):
+            kept = True
+            continue
+        call_topic(api, "DELETE", name)
+        typer.echo(f"topic {name} is deleted", err=True)
+    if kept:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def purge_topic(target: Target, name: Name, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove all records of a topic; the topic, its settings and its groups stay."""
     api = target.api()
-    _confirm(api, name, f"Purge {name}", yes)
+    if not _confirmed(api, name, f"Purge {name}", yes):
+        raise typer.Exit(ExitCode.FAILED)
     purged = call_topic(api, "POST", name, "/purge")
     if as_json:
         print_json(purged)
     typer.echo(f"topic {name} is purged, {purged['freed_bytes']} bytes are free again", err=True)
 
 
-def _confirm(api: "Api", name: str, what: str, yes: bool) -> None:
+def _confirmed(api: "Api", name: str, what: str, yes: bool) -> bool:
     """Asks, unless told not to. Who may not look at the topic is asked without the number."""
     from penstock.cli.http import ApiNotAuthorized
 
     if yes:
-        return
+        return True
     try:
         records = f"{find_topic(api, name)['records']} records"
     except ApiNotAuthorized:
         records = "all its records"
-    if not typer.confirm(f"{what} with {records} for good?", err=True):
-        # An answer from a pipe leaves the cursor behind the question.
-        start = "" if sys.stdin.isatty() else "\n"
-        typer.echo(f"{start}topic {name} is kept", err=True)
-        raise typer.Exit(1)
+    if typer.confirm(f"{what} with {records} for good?", err=True):
+        return True
+    # An answer from a pipe leaves the cursor behind the question.
+    start = "" if sys.stdin.isatty() else "\n"
+    typer.echo(f"{start}topic {name} is kept", err=True)
+    return False
 
 
 def set_topic(

@@ -21,7 +21,7 @@ from penstock.client.errors import (
     Refused,
     RequestTimedOut,
 )
-from penstock.client.settings import ClientSettings, ServerAddress
+from penstock.client.settings import DEFAULT_PORT, ClientSettings, ServerAddress
 from penstock.wire.errors import PeerError
 
 logger = logging.getLogger("penstock.client")
@@ -32,6 +32,11 @@ Answer = TypeVar("Answer")
 # of ours begins so: it would be of 336 MiB.
 TLS_ALERT: Final = b"\x15\x03"
 _WANTS_TLS: Final = "does it expect TLS (--tls)?"
+# How an HTTP server answers our first frame. As the length of a frame it would be 1.2 GB.
+HTTP_ANSWER: Final = b"HTTP"
+_WANTS_HTTP: Final = (
+    f"it speaks HTTP; the wire protocols have a port of their own, often {DEFAULT_PORT}"
+)
 
 
 class Speaker(Protocol):
@@ -50,6 +55,11 @@ class Speaker(Protocol):
 class _TlsAlert(PeerError):
     def __str__(self) -> str:
         return f"{self.what}; {_WANTS_TLS}"
+
+
+class _HttpAnswer(PeerError):
+    def __str__(self) -> str:
+        return _WANTS_HTTP
 
 
 class Connection:
@@ -150,6 +160,8 @@ class Connection:
             self._heard = True
             if data.startswith(TLS_ALERT):
                 raise _TlsAlert("a TLS alert", 0)
+            if data.startswith(HTTP_ANSWER):
+                raise _HttpAnswer("an HTTP answer", 0)
         return self._speaker.receive(data)
 
     def _described(self, error: BaseException) -> BaseException:
@@ -227,7 +239,9 @@ def _reason(error: OSError) -> str:
         # Without a text: the loop's own error for an end in the middle of a handshake.
         return error.strerror or str(error) or "it closed the TLS handshake; does it speak TLS?"
     # Of the loop's own texts some repeat the address.
-    return os.strerror(error.errno)
+    text = os.strerror(error.errno)
+    refused = isinstance(error, ConnectionRefusedError)
+    return f"{text}; nothing listens there, is penstock serve running?" if refused else text
 
 
 def _words(reason: str | None) -> str:

@@ -256,7 +256,10 @@ def test_nobody_listens() -> None:
             address = peer.address
         with pytest.raises(ConnectFailed) as caught:
             await BlipMQClient(address, settings=Waits().settings()).__aenter__()
-        assert str(caught.value) == f"cannot connect to {address}: Connection refused"
+        assert str(caught.value) == (
+            f"cannot connect to {address}: Connection refused;"
+            " nothing listens there, is penstock serve running?"
+        )
         assert caught.value.exit_code == 4
 
     run(main())
