@@ -6,7 +6,8 @@
 
 Runs on the system's python3 with the standard library alone. What was done is remembered by content
 (stamps in .venv and build), so that a second call only compares hashes. Root gets system packages
-from Debian's packages; anybody else is told in one line what to install.
+from Debian's packages; anybody else is told in one line what to install. Each step says what it does
+and how long that usually takes, and shows that it moves; what programs print is shown when they fail.
 """
 
 import fcntl
@@ -17,6 +18,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -44,6 +47,10 @@ PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON_KIND = f"{sys.implementation.cache_tag} {sys.base_prefix}"
 # Spark 4 runs on 17 and newer. Each Debian release packages some of these.
 JAVA_OLDEST = 17
+# How often a step that is under way says so.
+TELL_TERMINAL_S = 1.0
+TELL_FILE_S = 15.0
+EXIT_INTERRUPTED = 130
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 
 
@@ -55,15 +62,60 @@ def say(text: str) -> None:
     print(f"setup: {text}", flush=True)
 
 
-def run(command: Sequence[str], **variables: str) -> None:
-    """Run a step in the project's root; its output goes through, its failure ends the setup."""
-    try:
-        subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **variables})
-    except FileNotFoundError:
-        raise SetupError(f"cannot run {command[0]}: it is not installed") from None
-    except subprocess.CalledProcessError as error:
-        words = " ".join(command)
-        raise SetupError(f"failed with exit code {error.returncode}: {words}") from None
+def run(command: Sequence[str], what: str, usually: str, **variables: str) -> None:
+    """Run a step in the project's root. Its failure ends the setup, and shows what it printed."""
+    code, output = watched(command, what, usually, **variables)
+    if code != 0:
+        sys.stderr.write(output)
+        raise SetupError(f"failed with exit code {code}: {' '.join(command)}")
+
+
+def watched(command: Sequence[str], what: str, usually: str, **variables: str) -> tuple[int, str]:
+    """Exit code and output of a program, with a sign of life for whoever waits for it."""
+    say(f"{what}; this usually takes {usually}")
+    began_s = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        except FileNotFoundError:
+            raise SetupError(f"cannot run {command[0]}: it is not installed") from None
+        try:
+            code = wait_and_tell(child, what, began_s)
+        except KeyboardInterrupt:
+            child.terminate()
+            child.wait()
+            raise
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if code == 0:
+        say(f"done after {time.monotonic() - began_s:.0f} s")
+    return code, text
+
+
+def wait_and_tell(child: "subprocess.Popen[bytes]", what: str, began_s: float) -> int:
+    """On a terminal the seconds count up in one line; elsewhere a line comes now and then."""
+    on_terminal = sys.stdout.isatty()
+    while True:
+        try:
+            code = child.wait(TELL_TERMINAL_S if on_terminal else TELL_FILE_S)
+        except subprocess.TimeoutExpired:
+            elapsed = f"setup: {what}, {time.monotonic() - began_s:.0f} s"
+            print(
+                f"\r{elapsed}" if on_terminal else elapsed,
+                end="" if on_terminal else "\n",
+                flush=True,
+            )
+            continue
+        if on_terminal:
+            print("\r\033[K", end="", flush=True)
+        return code
 
 
 def fingerprint(paths: Iterable[Path], *more: str) -> str:
@@ -96,27 +148,22 @@ def install_system_package(names: Sequence[str], reason: str) -> None:
         raise SetupError(f"{reason}; install it first, on Debian: apt-get install {names[0]}")
     say(f"{reason}; installing it from Debian's packages")
     # An update may fail for one source of many: whether the install works is what counts.
-    apt_get("update")
+    apt_get("update", what="reading the lists of packages")
     for name in names:
-        complaint = apt_get("--yes", "--no-install-recommends", "install", name)
+        options = ("--yes", "--no-install-recommends", "install", name)
+        complaint = apt_get(*options, what=f"installing {name}")
         if complaint is None:
             return
     raise SetupError(f"apt-get cannot install {' or '.join(names)}: {complaint}")
 
 
-def apt_get(*arguments: str) -> str | None:
+def apt_get(*arguments: str, what: str) -> str | None:
     """None when it worked, else the last line of what apt-get complained about."""
-    done = subprocess.run(
-        ["apt-get", "-qq", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-    )
-    if done.returncode == 0:
+    command = ["apt-get", "-qq", *arguments]
+    code, text = watched(command, what, "under a minute", DEBIAN_FRONTEND="noninteractive")
+    if code == 0:
         return None
-    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
 # The virtual environment
@@ -143,19 +190,22 @@ def make_environment(extras: Sequence[str]) -> None:
 def create_venv() -> None:
     if find_spec("ensurepip") is None:
         install_system_package([f"{PYTHON_NAME}-venv"], f"{PYTHON_NAME} has no venv module")
-    say("creating .venv")
-    run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+    run([sys.executable, "-m", "venv", "--clear", str(VENV)], "creating .venv", "5 to 15 s")
 
 
 def install_packages(extras: Sequence[str]) -> None:
-    say(f"installing pinned packages into .venv{''.join(f' [{extra}]' for extra in extras)}")
     pip = [str(VENV_PYTHON), "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS)]
     with PYPROJECT.open("rb") as file:
         build_tools = tomllib.load(file)["build-system"]["requires"]
-    run([*pip, *build_tools])
+    run([*pip, *build_tools], "installing what compiles the hot modules", "10 to 30 s")
     target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+    what = f"installing pinned packages into .venv{''.join(f' [{extra}]' for extra in extras)}"
+    usually = (
+        "1 to 3 minutes, the download of Spark most of it" if "spark" in extras else "20 to 60 s"
+    )
     # Compiling is a step of its own: here it would run again for every change of a pin.
-    run([*pip, "--no-build-isolation", "--editable", target], PENSTOCK_COMPILE="never")
+    command = [*pip, "--no-build-isolation", "--editable", target]
+    run(command, what, usually, PENSTOCK_COMPILE="never")
 
 
 # The hot modules
@@ -198,9 +248,9 @@ def compile_hot_modules() -> None:
     if reason is not None:
         say(f"the hot modules run pure: {reason}")
         return
-    say(f"compiling {len(sources)} hot modules")
     build = [str(VENV_PYTHON), "setup.py", "--quiet", "build_ext", "--inplace"]
-    run(build, PENSTOCK_COMPILE="require")
+    what = f"compiling {len(sources)} hot modules to machine code"
+    run(build, what, "40 to 90 s", PENSTOCK_COMPILE="require")
     touch_compiled()
     write_stamp(COMPILE_STAMP, compile_stamp(key))
 
@@ -274,6 +324,9 @@ def main(arguments: Sequence[str]) -> int:
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nsetup: stopped; the next make goes on from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return 0
 
 

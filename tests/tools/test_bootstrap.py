@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,66 @@ def test_who_is_not_root_is_told_what_to_install(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(bootstrap.SetupError, match=r"no venv.*apt-get install python3\.11-venv$"):
         bootstrap.install_system_package(["python3.11-venv"], "python3.11 has no venv module")
+
+
+def test_a_step_says_what_it_does_how_long_and_that_it_moves(
+    bootstrap: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The step goes on until it was told of twice; what it prints is not shown."""
+    monkeypatch.setattr(bootstrap, "TELL_FILE_S", 0.01)
+    going, told = tmp_path / "going", 0
+    os.mkfifo(going)
+
+    def count(text: str, **options: object) -> None:
+        nonlocal told
+        print(text)
+        told += ", " in text
+        if told == 2:
+            going.write_text("on")
+            told += 1
+
+    monkeypatch.setattr(bootstrap, "print", count, raising=False)
+    code = f"print('noise'); open({str(going)!r}).read()"
+    bootstrap.run([sys.executable, "-c", code], "doing something", "a moment")
+    first, *moving, last = capsys.readouterr().out.splitlines()
+    assert first == "setup: doing something; this usually takes a moment"
+    assert len(moving) >= 2
+    assert all(re.fullmatch(r"setup: doing something, \d+ s", line) for line in moving)
+    assert re.fullmatch(r"setup: done after \d+ s", last)
+
+
+def test_a_step_that_fails_shows_what_it_printed(
+    bootstrap: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(bootstrap.SetupError, match="failed with exit code 3: "):
+        bootstrap.run([sys.executable, "-c", "print('the reason'); exit(3)"], "failing", "a moment")
+    assert capsys.readouterr().err == "the reason\n"
+    with pytest.raises(bootstrap.SetupError, match="cannot run no-such-program: it is not inst"):
+        bootstrap.run(["no-such-program"], "failing", "a moment")
+
+
+def test_ctrl_c_ends_a_step_and_the_setup_in_one_line(
+    bootstrap: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(child: "subprocess.Popen[bytes]", *more: object) -> int:
+        children.append(child)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bootstrap, "wait_and_tell", interrupted)
+    monkeypatch.setattr(bootstrap, "BUILD", tmp_path)
+    forever = [sys.executable, "-c", "import signal; signal.pause()"]
+    monkeypatch.setattr(bootstrap, "step_for", lambda _: lambda: bootstrap.run(forever, "x", "y"))
+    assert bootstrap.main([]) == 130
+    assert capsys.readouterr().err == "\nsetup: stopped; the next make goes on from here\n"
+    assert children[0].returncode is not None
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["compile", "surplus"]])
