@@ -12,7 +12,7 @@ from kit.records import Row, build
 
 from penstock.cli import main as cli
 from penstock.errors import ExitCode
-from penstock.log.metadata.settings import TopicSettings
+from penstock.log.settings import TopicSettings
 
 Run = Callable[..., tuple[int, list[str], str]]
 FIELDS = r"%t %p %o %T %k %h %v\n"
