@@ -13,6 +13,8 @@ from spark.conftest import KEY, Make, address, append, numbers
 from penstock.client.errors import NotAuthorized, NotFound, Refused
 from penstock.client.flight import FlightClient
 from penstock.log.settings import TopicSettings
+from penstock.server.flight.calls import FlightCalls, Give
+from penstock.server.flight.link import Describe, Login, Question
 from penstock.spark.connection import Connection
 from penstock.spark.positions import DataLost
 from penstock.spark.ranges import Range
@@ -118,27 +120,45 @@ def test_a_partition_that_is_gone(
         assert read(server, wanted, lambda: None, fail) == {}
 
 
-def test_only_the_partitions_that_are_read_are_asked_for(
+def test_one_question_for_each_range_that_is_read(
     server: LiveServer,
     client: FlightClient,
     make: Make,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """As the server hears them from its Flight process; each is about one partition of many."""
     make(topic, *[numbers(0, 2) for _ in range(5)])
     facts = client.describe(topic)
     wanted = [Range(topic, number, 0, 2, facts.created_us) for number in (1, 4)]
     asked: list[object] = []
-    real = FlightClient.action
+    answer = FlightCalls._answer
 
-    def noting(self: FlightClient, kind: str, /, **body: Any) -> dict[str, Any]:
-        found = real(self, kind, **body)
-        asked.append([one["partition"] for one in found["partitions"]])
-        return found
+    def noting(self: FlightCalls, question: Question, body: bytes, give: Give) -> None:
+        if not isinstance(question, Login):
+            asked.append(question.partitions if isinstance(question, Describe) else question)
+        answer(self, question, body, give)
 
-    monkeypatch.setattr(FlightClient, "action", noting)
+    monkeypatch.setattr(FlightCalls, "_answer", noting)
     assert read(server, wanted, lambda: None, True) == {topic: [0, 1, 0, 1]}
-    assert asked == [[1], [4]]
+    assert asked == [(1,), (4,)]
+
+
+@pytest.mark.parametrize(("fail", "left"), [(False, [3, 4]), (True, None)])
+def test_a_loss_before_the_first_row(
+    server: LiveServer, client: FlightClient, make: Make, topic: str, fail: bool,
+    left: list[int] | None,
+) -> None:  # fmt: skip
+    """The end of the range never was, and its beginning is trimmed."""
+    make(topic, numbers(0, 5))
+    engine = embedded(server.server.engine)
+    server.call(lambda: engine.catalogue.partition(topic, 0).trim(3))
+    wanted = [Range(topic, 0, 1, 9, client.describe(topic).created_us)]
+    if left is None:
+        with pytest.raises(DataLost, match="has offsets 3 to 5, but 1 to 9 are to be read"):
+            read(server, wanted, lambda: None, fail)
+    else:
+        assert read(server, wanted, lambda: None, fail) == {topic: left}
 
 
 # ---- without a server ----------------------------------------------------------------------------

@@ -44,17 +44,21 @@ def read_ranges(
 def _read_range(
     connection: Connection, wanted: Range, headers: bool, fail_on_data_loss: bool
 ) -> "Iterator[pa.RecordBatch]":
+    """The read itself asks for all of the range. Only when it is refused is there something to look at."""
     columns = (*SENT, "headers") if headers else SENT
-    offset = wanted.start
+    place, created_us = (wanted.topic, wanted.partition), wanted.created_us
+    offset, end = wanted.start, wanted.end
     attempt = looks = 0
-    while offset < wanted.end:
+    while offset < end:
         try:
             client = connection.client()
-            offset, end = _still_there(client, wanted, offset, fail_on_data_loss)
-            if offset == end:
-                return
-            place, created_us = (wanted.topic, wanted.partition), wanted.created_us
-            for batch in client.stream(*place, offset, end, columns, created_us=created_us):
+            if looks:
+                offset, end = _still_there(client, wanted, offset, fail_on_data_loss)
+                if offset == end:
+                    return
+            for batch in client.stream(
+                *place, offset, end, columns, created_us=created_us, whole=True
+            ):
                 if batch.num_rows:
                     yield _completed(batch, wanted)
                     offset = batch.column("offset")[-1].as_py() + 1
@@ -65,8 +69,8 @@ def _read_range(
             connection.pause(attempt, error)
             attempt += 1
         except Refused as error:
-            # Trimmed or deleted between the look and the read: the next look tells what is left, or that
-            # something is missing. The server is well, so it is none of the retries.
+            # Trimmed or deleted: the next look tells what is left, or that something is missing. The server
+            # is well, so it is none of the retries.
             looks += 1
             gone = error.code == OFFSET_OUT_OF_RANGE or isinstance(error, NotFound)
             if not gone or looks == MAX_LOOKS:
@@ -109,10 +113,7 @@ def _kept(value: str | int, kind: "pa.DataType", rows: int) -> "pa.Array":
 def _still_there(
     client: "FlightClient", wanted: Range, offset: int, fail_on_data_loss: bool
 ) -> tuple[int, int]:
-    """What can be read of the range from `offset` on; nothing when both numbers are the same.
-
-    The server gives as much of a range as it has. Whether that is all of it must be asked.
-    """
+    """What can be read of the range from `offset` on; nothing when both numbers are the same."""
     place = f"partition {wanted.partition} of {wanted.topic!r}"
     gone = ""
     earliest, latest = 0, 0

@@ -226,9 +226,11 @@ class FlightClient:
         columns: Sequence[str],
         *,
         created_us: int | None = None,
+        whole: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """The records of one range as the server sends them; asks nothing beforehand. With `created_us`
-        NotFound when there is another topic of this name by now."""
+        NotFound when there is another topic of this name by now; with `whole` Refused when some of the
+        range is not there."""
         query = {
             "topic": topic,
             "created_us": created_us,
@@ -236,6 +238,7 @@ class FlightClient:
             "start": start,
             "end": end,
             "columns": list(columns),
+            "whole": whole,
         }
         ticket = flight.Ticket(json.dumps(query).encode())
         return self._batches([ticket], f"reading topic {topic!r}")

@@ -168,9 +168,16 @@ class BrokerLink:
         return answer.topics
 
     def describe(
-        self, who: Principal, topic: str, operation: Operation, *, create: bool = False
+        self,
+        who: Principal,
+        topic: str,
+        operation: Operation,
+        *,
+        create: bool = False,
+        partitions: tuple[int, ...] | None = None,
     ) -> TopicFacts:
-        answer = self.ask_later(Describe(who, topic, operation.name, create)).result()
+        question = Describe(who, topic, operation.name, create, partitions)
+        answer = self.ask_later(question).result()
         assert isinstance(answer, TopicFacts)
         return answer
 

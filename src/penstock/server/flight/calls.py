@@ -126,7 +126,7 @@ class FlightCalls:
         if question.create:
             self._broker.require(question.who, Operation.CREATE_TOPIC, question.topic)
             return self._facts(self._broker.ensure_topic(question.topic))
-        return self._facts(self._info(question.topic))
+        return self._facts(self._info(question.topic), question.partitions)
 
     def _info(self, topic: str) -> TopicInfo:
         info = self._engine.topic(topic)
@@ -138,10 +138,13 @@ class FlightCalls:
         self._broker.require(who, operation, topic)
         return self._info(topic)
 
-    def _facts(self, info: TopicInfo) -> TopicFacts:
-        partitions = tuple(
-            self._partition_facts(info.name, number) for number in range(info.partitions)
-        )
+    def _facts(self, info: TopicInfo, wanted: tuple[int, ...] | None = None) -> TopicFacts:
+        numbers = range(info.partitions) if wanted is None else wanted
+        for number in numbers:
+            if number >= info.partitions:
+                text = f"topic {info.name!r} has no partition {number}"
+                raise BrokerError(Code.UNKNOWN_PARTITION, text)
+        partitions = tuple(self._partition_facts(info.name, number) for number in numbers)
         return TopicFacts(info.name, info.created_us, info.settings, partitions)
 
     def _partition_facts(self, topic: str, number: int) -> PartitionFacts:

@@ -43,6 +43,8 @@ class Describe(Message, frozen=True):
     topic: str
     operation: str  # of the table of rights: what it is wanted for
     create: bool = False
+    # Of which partitions; None: of all, and there may be thousands.
+    partitions: tuple[int, ...] | None = None
 
 
 class AtTime(Message, frozen=True):
@@ -154,7 +156,8 @@ class PartitionFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicFacts(Message, frozen=True):
-    """`created_us` tells a topic from an older one of the same name."""
+    """`created_us` tells a topic from an older one of the same name. `partitions`: all of them, or those
+    that were asked for, in that order."""
 
     name: str
     created_us: int

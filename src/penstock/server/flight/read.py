@@ -35,13 +35,6 @@ READ_BYTES: Final = 8 * 1024 * 1024
 ASK_AGAIN_S: Final = 5.0
 
 
-def partition_facts(facts: TopicFacts, partition: int) -> PartitionFacts:
-    if partition >= len(facts.partitions):
-        text = f"topic {facts.name!r} has no partition {partition}"
-        raise BrokerError(Code.UNKNOWN_PARTITION, text)
-    return facts.partitions[partition]
-
-
 def clamp(one: PartitionFacts, start: int | None, end: int | None) -> tuple[int, int]:
     """The range that can be read now. Raises OFFSET_OUT_OF_RANGE for a start that is not there."""
     first = one.earliest if start is None else start
@@ -82,15 +75,29 @@ class Read:
         self._who = who
         self._ticket = ticket
         self._clock_s = clock_s
-        facts = link.describe(who, ticket.topic, Operation.READ_RECORDS)
-        self._created_us = facts.created_us if ticket.created_us is None else ticket.created_us
-        self._check_topic(facts)
-        one = partition_facts(facts, ticket.partition)
+        self._created_us = ticket.created_us
+        facts, one = self._ask()
+        self._created_us = facts.created_us
         self._offset, self._end = clamp(one, ticket.start, ticket.end)
-        self._source = sources.get(who, facts, ticket.partition)
-        self._skip_to_time(one)
+        if ticket.whole and self._end != ticket.end:
+            text = f"requested up to {ticket.end}, earliest {one.earliest}, latest {one.latest}"
+            raise BrokerError(Code.OFFSET_OUT_OF_RANGE, f"offset out of range: {text}")
+        self._source = sources.get(who, facts, ticket.partition, one)
+        self._skip_to_time()
 
-    def _skip_to_time(self, one: PartitionFacts) -> None:
+    def _ask(self) -> tuple[TopicFacts, PartitionFacts]:
+        """One question to the server: may this be read, is it the topic that was meant, what is there."""
+        wanted = (self._ticket.partition,)
+        facts = self._link.describe(
+            self._who, self._ticket.topic, Operation.READ_RECORDS, partitions=wanted
+        )
+        if self._created_us not in (None, facts.created_us):
+            text = f"topic {facts.name!r} was deleted and made anew"
+            raise BrokerError(Code.UNKNOWN_TOPIC, text)
+        (one,) = facts.partitions
+        return facts, one
+
+    def _skip_to_time(self) -> None:
         """Everything before the first record at that time is older: no need to read it."""
         ticket = self._ticket
         if ticket.from_time_us is not None and self._offset < self._end:
@@ -99,15 +106,8 @@ class Read:
             )
             self._offset = min(max(self._offset, found), self._end)
 
-    def _check_topic(self, facts: TopicFacts) -> None:
-        if facts.created_us != self._created_us:
-            text = f"topic {facts.name!r} was deleted and made anew"
-            raise BrokerError(Code.UNKNOWN_TOPIC, text)
-
     def _refresh(self) -> tuple[int, int]:
-        facts = self._link.describe(self._who, self._ticket.topic, Operation.READ_RECORDS)
-        self._check_topic(facts)
-        one = partition_facts(facts, self._ticket.partition)
+        _, one = self._ask()
         return one.earliest, one.latest
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from penstock.server.flight.errors import refusing, to_flight
 from penstock.server.flight.guard import ConnectionGuard, tcp_connections
 from penstock.server.flight.incoming import plain
 from penstock.server.flight.link import FlightLimits, TopicFacts
-from penstock.server.flight.read import Read, clamp, first_of, partition_facts
+from penstock.server.flight.read import Read, clamp, first_of
 from penstock.server.flight.sources import Sources
 from penstock.server.flight.streams import FlightTraffic
 from penstock.server.flight.tickets import (
@@ -299,35 +299,34 @@ def _topics(link: BrokerLink, who: Principal, body: NoBody) -> object:
 
 
 def _offsets(link: BrokerLink, who: Principal, body: OffsetsBody) -> object:
-    facts = link.describe(who, body.topic, Operation.DESCRIBE_TOPIC)
+    facts, numbers = _described(link, who, body.topic, body.partitions)
     return {
         "topic": body.topic,
         "created_us": facts.created_us,
         "partitions": [
             {
                 "partition": number,
-                "earliest": facts.partitions[number].earliest,
-                "latest": facts.partitions[number].latest,
-                "bytes": facts.partitions[number].size_bytes,
+                "earliest": one.earliest,
+                "latest": one.latest,
+                "bytes": one.size_bytes,
             }
-            for number in _chosen(facts, body.partitions)
+            for number, one in zip(numbers, facts.partitions, strict=True)
         ],
     }
 
 
-def _chosen(facts: TopicFacts, named: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The partitions that are named, all without."""
-    if named is None:
-        return tuple(range(len(facts.partitions)))
-    if len(set(named)) < len(named):
+def _described(
+    link: BrokerLink, who: Principal, topic: str, named: tuple[int, ...] | None
+) -> tuple[TopicFacts, tuple[int, ...]]:
+    """The partitions that are named, all without; and their numbers."""
+    if named is not None and len(set(named)) < len(named):
         raise invalid("partitions: name each only once")
-    for number in named:
-        partition_facts(facts, number)
-    return named
+    facts = link.describe(who, topic, Operation.DESCRIBE_TOPIC, partitions=named)
+    return facts, tuple(range(len(facts.partitions))) if named is None else named
 
 
 def _offsets_by_time(link: BrokerLink, who: Principal, body: OffsetsByTime) -> object:
-    numbers = _chosen(link.describe(who, body.topic, Operation.DESCRIBE_TOPIC), body.partitions)
+    _, numbers = _described(link, who, body.topic, body.partitions)
     found = link.offsets_at(who, body.topic, numbers, body.time_us)
     return {
         "topic": body.topic,

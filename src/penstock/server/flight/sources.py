@@ -72,8 +72,9 @@ class Sources:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, int], Follower] = OrderedDict()
 
-    def get(self, who: Principal, facts: TopicFacts, number: int) -> Source:
-        partition = facts.partitions[number]
+    def get(
+        self, who: Principal, facts: TopicFacts, number: int, partition: PartitionFacts
+    ) -> Source:
         if partition.directory is None:
             return EngineSource(self._link, who, facts.name, number)
         return self._follower(partition.directory, facts.created_us, partition)

@@ -38,7 +38,8 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A query of one partition. Without `start` from the first record kept, without `end` up to the
-    last one that is durable when the read begins. `created_us`: not of another topic of this name."""
+    last one that is durable when the read begins. `created_us`: not of another topic of this name.
+    `whole`: refused unless every offset from `start` to `end` is there."""
 
     topic: str
     partition: Natural = 0
@@ -49,6 +50,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     from_time_us: Natural | None = None
     to_time_us: Natural | None = None
     created_us: Natural | None = None
+    whole: bool = False
 
 
 class Producer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
