@@ -26,10 +26,10 @@ class Finder:
         if name == moment:
             interrupt()
 
-sys.meta_path.insert(0, Finder())
 if moment == "the end":
     threading._register_atexit(interrupt)
 from penstock.cli.entry import main
+sys.meta_path.insert(0, Finder())
 sys.argv[1:] = ["version"]
 sys.exit(main())
 """

@@ -75,11 +75,10 @@ def test_a_name_that_is_not_utf8(run: Run, server: LiveServer, command: tuple[st
 
 
 def test_a_key_that_is_not_utf8_is_not_shown(run: Run, server: LiveServer) -> None:
-    for command in (("topic", "ls"), ("pub", "demo", "x")):
+    for command, words in ((("topic", "ls"), "topic ls"), (("pub", "demo", "x"), "pub")):
         code, _, err = run(*command, "--key", "secret\udcff")
-        assert (code, err) == (
-            2, "penstock: Invalid value: the API key is not UTF-8; see penstock --help\n",
-        )  # fmt: skip
+        expected = f"penstock: the API key is not UTF-8; see penstock {words} --help\n"
+        assert (code, err) == (2, expected)
 
 
 def test_a_message_may_be_any_bytes(
@@ -101,7 +100,11 @@ def test_a_topic_that_is_not_there_whatever_its_name(
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [(b"n\n", "topic demo is kept"), (b"", "the input ended before an answer")]
+    ("answer", "words"),
+    [
+        (b"n\n", "topic demo is kept"),
+        (b"", "the input ended before an answer; --yes asks nothing"),
+    ],
 )
 def test_a_topic_that_shall_stay(
     run: Run, server: LiveServer, monkeypatch: pytest.MonkeyPatch, answer: bytes, words: str

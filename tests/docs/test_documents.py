@@ -243,6 +243,7 @@ def test_every_page_can_be_found_from_the_readme() -> None:
 
 
 def test_the_banner_in_the_readme_is_that_of_a_bare_start() -> None:
+    """By `make run`, which puts nothing on the PATH."""
     loaded = load_config(None, {}, {})
     source = loaded.sources["server.data_directory"]
     facts = Facts(
@@ -251,6 +252,7 @@ def test_the_banner_in_the_readme_is_that_of_a_bare_start() -> None:
         data_source=why_there(source.kind, str(source)),
         keys="development",
         rustlog="no topic",
+        command=".venv/bin/penstock",
     )
     (shown,) = Document(ROOT / "README.md").of("text")
     assert shown.text.splitlines() == render(facts).splitlines()
