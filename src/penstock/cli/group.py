@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def list_groups(target: Target, as_json: AsJson = False) -> None:
     """Show all groups, with the lag over all their topics."""
-    groups = target.api().get("/groups")["groups"]
+    groups = target.api().list("groups")
     rows = [
         {
             "name": group["name"],
@@ -98,7 +98,7 @@ def _call_group(api: "Api", method: str, name: str) -> Any:
     try:
         return api.call(method, f"/groups/{segment(name)}")
     except ApiNotFound as error:
-        names = [group["name"] for group in api.get("/groups")["groups"]]
+        names = [group["name"] for group in api.list("groups")]
         near = get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else "penstock group ls shows all"
         text = f"no group named {name!r}; {hint}"

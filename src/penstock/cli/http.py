@@ -14,7 +14,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -96,6 +96,16 @@ class Api:
 
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, query=query)
+
+    def list(self, what: str) -> Iterator[Any]:
+        """All entries of /topics or /groups: the server gives a list in parts."""
+        after = None
+        while True:
+            part = self.get(f"/{what}", after=after)
+            yield from part[what]
+            after = part.get("next")
+            if after is None:
+                return
 
     def call(
         self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # at run time only the commands import these: `penstock --hel
     from penstock.broker.access.access import Access
 
 KEYS_PATH: Final = "/keys"
+# The largest part of a list that the server gives: more keys than anybody has.
+ALL_KEYS_PATH: Final = f"{KEYS_PATH}?limit=10000"
 
 Data = Annotated[
     str | None, typer.Option("--data", metavar="DIR", help="Work on this data directory instead.")
@@ -153,7 +155,7 @@ def _can_manage(key: ListedKey) -> bool:
 def _asked_keys(target: Target) -> tuple[ListedKey, ...]:
     """All keys; none if the server does not tell, as the key that it made is what counts."""
     try:
-        return _ask(target, "GET", KEYS_PATH, KeyList).keys
+        return _ask(target, "GET", ALL_KEYS_PATH, KeyList).keys
     except PenstockError:
         return ()
 
@@ -168,7 +170,7 @@ def list_keys(
         with _opened(data) as access:
             found = KeyList(_listed(access))
     else:
-        found = _ask(target, "GET", KEYS_PATH, KeyList)
+        found = _ask(target, "GET", ALL_KEYS_PATH, KeyList)
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
         return

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def list_topics(target: Target, as_json: AsJson = False) -> None:
     """Show all topics."""
-    topics = target.api().get("/topics")["topics"]
+    topics = list(target.api().list("topics"))
     print_table(topics, ("name", "partitions", "records", "bytes"), as_json)
 
 
@@ -174,7 +174,7 @@ def call_topic(api: "Api", method: str, name: str, suffix: str = "", body: Any =
     try:
         return api.call(method, f"/topics/{segment(name)}{suffix}", body)
     except ApiNotFound as error:
-        names = [topic["name"] for topic in api.get("/topics")["topics"]]
+        names = [topic["name"] for topic in api.list("topics")]
         text = f"no topic named {name!r}; {suggestion(name, names)}"
         raise ApiNotFound(error.url, error.status, error.name, text) from None
 

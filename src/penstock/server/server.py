@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -31,16 +32,19 @@ from penstock.server.assembly import (
 from penstock.server.banner import Facts, command_here, key_state, render, rustlog_state, why_there
 from penstock.server.config.checks import check_exposure, listening
 from penstock.server.config.loading import LoadedConfig
+from penstock.server.config.schema import Config
 from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.host import FlightHost
 from penstock.server.http.api import Api
-from penstock.server.http.app import HttpApp, HttpListener
+from penstock.server.http.app import HttpApp
+from penstock.server.http.listener import HttpListener
 from penstock.server.memory import settle_allocator, settle_collector
 from penstock.server.metrics import LoopLag, Metrics, Observations
 from penstock.server.net.address import Address
 from penstock.server.net.connection import Connection
 from penstock.server.net.hub import Hub
 from penstock.server.net.listeners import Listener
+from penstock.server.net.peer_log import PeerLog
 from penstock.server.net.tls import server_context
 from penstock.server.notify import notify
 
@@ -99,14 +103,23 @@ class Server:
         self.listeners: dict[str, Listener] = {}
         self.observations = Observations()
         self.metrics = Metrics(self.observations)
-        self.http = HttpApp(self.metrics)
+        self.peer_log = PeerLog(time.monotonic)
+        self.http = HttpApp(
+            self.metrics,
+            names=_http_names(self.config),
+            peer_log=self.peer_log,
+            on_failed_login=self._login_failed,
+        )
+        self._closing: list[Callable[[], Awaitable[None] | None]] = [self.http.pages.close]
         self._environment = environment
         self._say = say
         self.flight: FlightHost | None = None
         self._http_listener: HttpListener | None = None
         self._lag: LoopLag | None = None
         self._tls: ssl.SSLContext | None = None
-        self._closing: list[Callable[[], Awaitable[None] | None]] = []
+
+    def _login_failed(self, address: str, peer: str) -> None:
+        self.hub.note_failed_login(address, peer)
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. A second one ends the process at once."""
@@ -277,6 +290,12 @@ class Server:
         loop = asyncio.get_running_loop()
         while self.hub.connections and loop.time() < deadline:
             await asyncio.sleep(DRAIN_POLL_S)
+
+
+def _http_names(config: Config) -> tuple[str, ...]:
+    """What `Host` may say beside loopback names and the address that a connection came to."""
+    address = config.listeners.http
+    return config.http.hosts if address is None else (*config.http.hosts, address.host)
 
 
 def _watch_signals(stop: asyncio.Event) -> None:

@@ -12,6 +12,7 @@ from kit.running_server import Running, running_server
 
 from penstock.broker.access.access import Principal
 from penstock.broker.records import Records
+from penstock.server.http import app
 from penstock.server.http.app import MAX_BODY_BYTES
 
 ADMIN = Principal("test", "admin")
@@ -145,6 +146,8 @@ def test_records_from_a_place_on(tmp_path: Path) -> None:
         ("max_bytes=99999999999999999999999", 400, "INVALID_REQUEST"),
         ("from=middle", 400, "INVALID_REQUEST"),
         ("from=latest&offset=1", 400, "INVALID_REQUEST"),
+        ("ofset=1", 400, "INVALID_REQUEST"),
+        ("offset=1&offset=2", 400, "INVALID_REQUEST"),
     ],
 )
 def test_reads_that_make_no_sense(tmp_path: Path, query: str, status: int, name: str) -> None:
@@ -269,6 +272,12 @@ def test_no_key_no_answer(tmp_path: Path, key: str | None) -> None:
         ("GET", "/api/v1/nothing", None, 404),
         ("GET", "/api/v1/topics/a/b", None, 404),
         ("GET", "/api/v1/topics/%ff", None, 400),
+        ("GET", "/api/v1/topics?x=1", None, 400),
+        ("GET", "/api/v1/topics?limit=-1", None, 400),
+        ("GET", "/api/v1/topics/a?limit=1", None, 400),
+        ("DELETE", "/api/v1/topics/a?force=true", None, 400),
+        ("GET", "/api/v1/groups?before=a", None, 400),
+        ("GET", "/api/v1/keys?limit=x", None, 400),
         ("PUT", "/api/v1/topics", None, 405),
         ("POST", "/api/v1/topics", b"{", 400),
         ("POST", "/api/v1/topics", b"\xff", 400),
@@ -344,5 +353,65 @@ def test_many_calls_at_once(tmp_path: Path) -> None:
         assert {answer.status for answer in answers} == {201}
         listed = (await running.call("GET", "/api/v1/topics")).json["topics"]
         assert sorted(topic["name"] for topic in listed) == sorted(names)
+
+    with_server(tmp_path, test)
+
+
+@pytest.mark.parametrize("what", ["topics", "groups", "keys"])
+def test_lists_in_parts(tmp_path: Path, what: str) -> None:
+    async def test(running: Running) -> None:
+        names = [f"n{number}" for number in range(5)]
+        for name in names:
+            if what != "groups":
+                await running.call("POST", f"/api/v1/{what}", {"name": name})
+            else:
+                await running.call("POST", "/api/v1/topics", {"name": name})
+                body = {"topic": name, "to": "latest"}
+                await running.call("POST", f"/api/v1/groups/{name}/reset", body)
+
+        async def listed(query: str) -> tuple[list[str], str | None]:
+            answer = (await running.call("GET", f"/api/v1/{what}?{query}")).json
+            return [one["name"] for one in answer[what]], answer.get("next")
+
+        assert await listed("") == (names, None)
+        assert await listed("limit=2") == (names[:2], "n1")
+        assert await listed("limit=2&after=n1") == (names[2:4], "n3")
+        assert await listed("limit=2&after=n3") == (names[4:], None)
+        assert await listed("limit=5") == (names, None)
+        assert await listed("after=n4") == ([], None)
+        assert await listed("after=n") == (names, None)
+
+    with_server(tmp_path, test)
+
+
+def test_a_list_of_groups_asks_the_engine_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(running: Running) -> None:
+        await running.call("POST", "/api/v1/topics", {"name": "t"})
+        for name in ("a", "b", "c"):
+            body = {"topic": "t", "to": "latest"}
+            await running.call("POST", f"/api/v1/groups/{name}/reset", body)
+        engine = running.server.engine
+        asked = []
+        groups = engine.groups
+
+        def ask() -> object:
+            asked.append(1)
+            return groups()
+
+        monkeypatch.setattr(engine, "groups", ask)
+        assert len((await running.call("GET", "/api/v1/groups")).json["groups"]) == 3
+        assert asked == [1]
+
+    with_server(tmp_path, test)
+
+
+def test_more_calls_than_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(running: Running) -> None:
+        monkeypatch.setattr(app, "MAX_CALLS", 0)
+        assert error_of(await running.call("GET", "/api/v1/topics")) == (503, "OVERLOADED")
+        assert (await running.call("GET", "/metrics")).status == 200
+        assert (await running.call("GET", "/healthz")).status == 200
 
     with_server(tmp_path, test)

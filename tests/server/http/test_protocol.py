@@ -11,9 +11,9 @@ from kit.running_server import Running, running_server
 from penstock.server.http.protocol import TimedProtocol
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
-POST = b"POST /api/v1/topics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer dev-key\r\n"
+POST = b"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer dev-key\r\n"
 POST += b"Content-Length: 5\r\n\r\n"
-METRICS = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 # Far more than the kernel keeps for a connection.
 LARGE = bytes(32 * 1024 * 1024)
 
@@ -151,7 +151,9 @@ def test_a_slow_answer_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.Monkey
 
             monkeypatch.setattr(running.server.http, "_login", slow_login)
             reader, writer = await asyncio.open_connection("127.0.0.1", running.port("http"))
-            writer.write(b"GET /api/v1/topics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            writer.write(
+                b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            )
             await opened.wait()
             # Timers run in order: when this one has, the limit of the request would have too.
             loop.call_later(0.3, limit_passed.set)

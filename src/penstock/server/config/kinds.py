@@ -162,6 +162,21 @@ def listener(default: str, meaning: str) -> Address | None:
     return _declare_or_off(parse, str, default, meaning)
 
 
+def names(meaning: str) -> tuple[str, ...]:
+    """A list of texts, or one text with commas."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            value = [name for name in value.split(",") if name.strip()]
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(name, str) and name.strip() for name in value
+        ):
+            raise ValueError("a list of names")
+        return tuple(name.strip() for name in value)
+
+    return _declare(parse, lambda found: f"[{', '.join(map(quote, found))}]", (), meaning)
+
+
 def topics(meaning: str) -> tuple[TopicRequest, ...]:
     def literal(requests: tuple[TopicRequest, ...]) -> str:
         return "[" + ", ".join(quote(str(request)) for request in requests) + "]"

@@ -16,6 +16,7 @@ from penstock.server.config.kinds import (
     directory,
     flag,
     listener,
+    names,
     optional_path,
     size,
     size_or_off,
@@ -115,6 +116,14 @@ class LimitsConfig:
         "256 MiB", "Largest record batch of a Flight stream that is written.",
         least="1 MiB", most=MAX_FLIGHT_BATCH_BYTES,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    hosts: tuple[str, ...] = names(
+        "Names by which others call this server, such as that of a proxy in front of it. Requests for "
+        'other names are refused; loopback names and its own address are always good, "*" allows all.'
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +244,7 @@ class Config:
     listeners: ListenersConfig = ListenersConfig()
     tls: TlsConfig = TlsConfig()
     limits: LimitsConfig = LimitsConfig()
+    http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     topic_defaults: TopicDefaultsConfig = TopicDefaultsConfig()
     blipmq: BlipmqConfig = BlipmqConfig()
@@ -251,6 +261,7 @@ SECTIONS: Final = {
     ),
     "tls": (TlsConfig, "Certificate and key together switch TLS on, on the same ports."),
     "limits": (LimitsConfig, "At a limit the server stops reading, refuses or closes, and counts."),
+    "http": (HttpConfig, "The HTTP listener."),
     "log": (LogConfig, "The durable log."),
     "topic_defaults": (TopicDefaultsConfig, "Settings of topics that do not set them."),
     "blipmq": (BlipmqConfig, "The BlipMQ protocol."),

@@ -56,7 +56,9 @@ logger = logging.getLogger(__name__)
 class FlightCalls:
     """`on_failed_login` counts."""
 
-    def __init__(self, broker: Broker, engine: Engine, on_failed_login: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: Broker, engine: Engine, on_failed_login: Callable[[str, str], None]
+    ) -> None:
         self._broker = broker
         self._engine = engine
         self._on_failed_login = on_failed_login
@@ -105,7 +107,7 @@ class FlightCalls:
 
         def answered(who: Principal | None) -> None:
             if who is None:
-                self._on_failed_login()
+                self._on_failed_login("flight", "a client of Flight")
                 give(failure(BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")))
             else:
                 give(LoggedIn(who))

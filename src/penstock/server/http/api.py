@@ -1,12 +1,12 @@
 """The HTTP API under /api/v1: topics, records, groups, keys, as JSON.
 
 Checks every call against the same keys and rules as the wire protocols. Reads are bounded by bytes
-and count. Routing, login and error bodies are in http.py.
+and count, and made off the loop (pages.py); lists are bounded by count. Routing, login and error bodies are
+in app.py.
 """
 
 import asyncio
-import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,21 +15,25 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
-from penstock.log.batch.view import Record
 from penstock.log.engine import Pending, ReadToken, TopicInfo
 from penstock.log.settings import TopicSettings
 from penstock.server.http.api_types import AtTime, GroupReset, KeyRequest, TopicChange, TopicRequest
+from penstock.server.http.pages import Page
 
 # Of one answer. A page of a console needs far less; a program asks again from next_offset.
 DEFAULT_READ_BYTES: Final = 1024 * 1024
 MAX_READ_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_RECORDS: Final = 100
 MAX_RECORDS: Final = 10_000
+# Entries of one list; a program asks again with `after`.
+DEFAULT_LISTED: Final = 1_000
+MAX_LISTED: Final = 10_000
 # What a list tells of a topic, only its readers may know.
 READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
 T = TypeVar("T")
 Json = dict[str, Any]
+Query = Mapping[str, str]
 
 
 class Api:
@@ -42,11 +46,11 @@ class Api:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    def topics(self, who: Principal) -> Json:
+    def topics(self, who: Principal, query: Query) -> Json:
         self.broker.require(who, Operation.LIST_TOPICS)
         shows = self.broker.access.shows
-        found = [info for info in self.engine.topics() if shows(who, info.name, READ_ONLY)]
-        return {"topics": [self._topic(info) for info in found]}
+        found = {one.name: one for one in self.engine.topics() if shows(who, one.name, READ_ONLY)}
+        return _listed("topics", query, found, lambda name: self._topic(found[name]))
 
     def topic(self, who: Principal, name: str) -> Json:
         self.broker.require(who, Operation.DESCRIBE_TOPIC, name)
@@ -111,7 +115,7 @@ class Api:
 
     # --- records ---------------------------------------------------------------------------------
 
-    async def records(self, who: Principal, name: str, query: Mapping[str, str]) -> Json:
+    async def records(self, who: Principal, name: str, query: Query) -> Page:
         """Some records from one place on; go on with next_offset until it is end_offset."""
         self.broker.require(who, Operation.READ_RECORDS, name)
         self._info(name)
@@ -120,22 +124,9 @@ class Api:
         limit = _number(query, "limit", DEFAULT_RECORDS, MAX_RECORDS)
         offset = await self._start(name, partition, query)
         found = await _read(self.broker.read(who, name, partition, offset, max_bytes))
-        records: list[Record] = []
-        next_offset = found.next_offset
-        for view in found.views:
-            left = limit - len(records)
-            rows = range(view.first_row, min(view.last_row, view.first_row + left))
-            records += [view.record(row) for row in rows]
-            if len(rows) < len(view):
-                next_offset = view.offset_of(rows.stop)
-                break
-        return {
-            "records": [_record(partition, record) for record in records],
-            "next_offset": next_offset,
-            "end_offset": found.end_offset,
-        }
+        return Page(partition, found, limit)
 
-    async def _start(self, name: str, partition: int, query: Mapping[str, str]) -> int:
+    async def _start(self, name: str, partition: int, query: Query) -> int:
         earliest, latest = self.engine.offsets(name, partition)
         given = [key for key in ("offset", "time_us", "from") if key in query]
         if len(given) > 1:
@@ -152,24 +143,28 @@ class Api:
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def groups(self, who: Principal) -> Json:
+    def groups(self, who: Principal, query: Query) -> Json:
         self.broker.require(who, Operation.LIST_GROUPS)
-        names = sorted(self.engine.groups())
-        found = [self._group(who, name) for name in names]
-        return {"groups": [group for group in found if group["offsets"]]}
+        groups = self.engine.groups()
+
+        def shown(name: str) -> Json | None:
+            found = self._group(who, name, groups[name])
+            return found if found["offsets"] else None
+
+        return _listed("groups", query, groups, shown)
 
     def group(self, who: Principal, name: str) -> Json:
         self.broker.require(who, Operation.LIST_GROUPS)
-        found = self._group(who, name)
+        found = self._group(who, name, self.engine.groups().get(name, {}))
         if not found["offsets"]:
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {name!r}")
         return found
 
-    def _group(self, who: Principal, name: str) -> Json:
+    def _group(self, who: Principal, name: str, committed: Mapping[tuple[str, int], int]) -> Json:
         """The offsets of topics that `who` may read."""
         permits = self.broker.access.permits
         offsets = []
-        for (topic, partition), offset in sorted(self.engine.groups().get(name, {}).items()):
+        for (topic, partition), offset in sorted(committed.items()):
             info = self.engine.topic(topic)
             if info is None or not permits(who, Operation.READ_OFFSETS, topic):
                 continue
@@ -221,10 +216,11 @@ class Api:
 
     # --- keys ------------------------------------------------------------------------------------
 
-    async def keys(self, who: Principal) -> Json:
+    async def keys(self, who: Principal, query: Query) -> Json:
         self.broker.require(who, Operation.LIST_KEYS)
-        found = await asyncio.to_thread(self.broker.access.list_keys)
-        return {"keys": [msgspec.to_builtins(key) for key in found]}
+        listed = await asyncio.to_thread(self.broker.access.list_keys)
+        found = {key.name: key for key in listed}
+        return _listed("keys", query, found, lambda name: msgspec.to_builtins(found[name]))
 
     async def create_key(self, who: Principal, request: KeyRequest) -> Json:
         """The only answer that ever holds the key itself."""
@@ -239,7 +235,7 @@ class Api:
             "key": key,
         }
 
-    async def revoke_key(self, who: Principal, name: str, query: Mapping[str, str]) -> None:
+    async def revoke_key(self, who: Principal, name: str, query: Query) -> None:
         self.broker.require(who, Operation.REVOKE_KEY)
         force = query.get("force", "false")
         if force not in ("true", "false"):
@@ -269,26 +265,30 @@ def _settle(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-def _record(partition: int, record: Record) -> Json:
-    return {
-        "partition": partition,
-        "offset": record.offset,
-        "timestamp_us": record.time_us,
-        "key": None if record.key is None else _base64(record.key),
-        "value": None if record.value is None else _base64(record.value),
-        "headers": [[name.decode("utf-8", "replace"), _base64(v)] for name, v in record.headers],
-    }
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+def _listed(
+    what: str, query: Query, names: Iterable[str], show: Callable[[str], Json | None]
+) -> Json:
+    """One part of a list, in the order of names. `next`, if there are more: go on with after=next."""
+    limit = _number(query, "limit", DEFAULT_LISTED, MAX_LISTED)
+    after = query.get("after")
+    shown: list[Json] = []
+    last = ""
+    for name in sorted(names if after is None else (name for name in names if name > after)):
+        one = show(name)
+        if one is None:
+            continue
+        if len(shown) >= limit:
+            return {what: shown, "next": last}
+        shown.append(one)
+        last = name
+    return {what: shown}
 
 
 def _invalid(detail: str) -> BrokerError:
     return BrokerError(Code.INVALID_REQUEST, detail)
 
 
-def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+def _number(query: Query, name: str, default: int, most: int) -> int:
     text = query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
         raise _invalid(f"{name}: expected a number from 0 to {most}")

@@ -1,45 +1,50 @@
-"""The HTTP listener: health, readiness, metrics, and the way to the API. In the server's own loop.
+"""The HTTP application: health, readiness, metrics, and the way to the API.
 
     GET /healthz             200 while the process works
     GET /readyz              200 when clients may come, 503 while starting and draining
     GET /metrics             Prometheus text; /metrics/partitions with topics and partitions as labels
     /api/v1/...              JSON, with `Authorization: Bearer <api key>`; see api.py
 
-Names in paths are percent-encoded, `/` too. What a call means is in api.py.
+Names in paths are percent-encoded, `/` too. What a call means is in api.py, the sockets are in listener.py.
 """
 
 import asyncio
-import contextlib
+import inspect
 import logging
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.server.http.api import Api
 from penstock.server.http.api_types import GroupReset, KeyRequest, TopicChange, TopicRequest
-from penstock.server.http.protocol import TimedProtocol
+from penstock.server.http.hosts import (
+    MAX_SHOWN,
+    MISDIRECTED_STATUS,
+    Misdirected,
+    check_host,
+    check_origin,
+)
+from penstock.server.http.pages import Page, Pages
 from penstock.server.metrics import CONTENT_TYPE, Metrics
+from penstock.server.net.peer_log import PeerLog
 
 # Requests are small: names, settings, offsets.
 MAX_BODY_BYTES: Final = 1024 * 1024
-# People, probes and scrapers, not message traffic. More get 503.
-MAX_CONNECTIONS: Final = 256
-KEEP_ALIVE_S: Final = 30
-# Answers are quick; what is not out by then is cut off at a stop.
-STOP_TIME_S: Final = 1
+# People and programs, not message traffic. A page of records holds 8 MiB until its peer has read it. Probes
+# and metrics are not counted: they are always answered.
+MAX_CALLS: Final = 64
 API_PREFIX: Final = "/api/v1/"
 
 STATUS: Final = {
@@ -64,50 +69,113 @@ STATUS: Final = {
 }
 INTERNAL_STATUS: Final = 500
 
+NO_CONTENT_STATUS: Final = 204
+JSON: Final = "application/json"
+
 T = TypeVar("T")
-Names = tuple[str, ...]
-Handler = Callable[["HttpApp", Principal, Names, Request], Awaitable[Response]]
 
 logger = logging.getLogger(__name__)
 
 
-class _Anything(Convertor[str]):
-    """As starlette's `path`, and line breaks too: a name may be any text, and an error must be ours."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What it is in the table of rights, and the method of Api. That gets who asks, the name in the path,
+    and then its body or its query, as far as there are such."""
 
-    regex = "(?s:.*)"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
+    operation: Operation
+    function: Callable[..., Any]
+    status: int = 200
+    body: type[Any] | None = None
+    query: tuple[str, ...] = ()
 
 
-register_url_convertor("anything", _Anything())
+LIST: Final = ("limit", "after")
+RECORDS: Final = ("partition", "from", "offset", "time_us", "limit", "max_bytes")
+
+# Without a key, for probes and scrapers: path -> what it is in the table of rights.
+OPEN_CALLS: Final = {
+    "/healthz": Operation.CHECK_HEALTH,
+    "/readyz": Operation.CHECK_HEALTH,
+    "/metrics": Operation.READ_METRICS,
+    "/metrics/partitions": Operation.READ_METRICS,
+}
+# Path behind the prefix -> method -> call.
+CALLS: Final[dict[str, dict[str, Call]]] = {
+    "topics": {
+        "GET": Call(Operation.LIST_TOPICS, Api.topics, query=LIST),
+        "POST": Call(Operation.CREATE_TOPIC, Api.create_topic, 201, TopicRequest),
+    },
+    "topics/{name}": {
+        "GET": Call(Operation.DESCRIBE_TOPIC, Api.topic),
+        "PATCH": Call(Operation.CHANGE_TOPIC, Api.change_topic, body=TopicChange),
+        "DELETE": Call(Operation.DELETE_TOPIC, Api.delete_topic, NO_CONTENT_STATUS),
+    },
+    "topics/{name}/records": {"GET": Call(Operation.READ_RECORDS, Api.records, query=RECORDS)},
+    "topics/{name}/purge": {"POST": Call(Operation.PURGE_TOPIC, Api.purge_topic)},
+    "groups": {"GET": Call(Operation.LIST_GROUPS, Api.groups, query=LIST)},
+    "groups/{name}": {
+        "GET": Call(Operation.LIST_GROUPS, Api.group),
+        "DELETE": Call(Operation.DELETE_GROUP, Api.delete_group, NO_CONTENT_STATUS),
+    },
+    "groups/{name}/reset": {"POST": Call(Operation.RESET_GROUP, Api.reset_group, body=GroupReset)},
+    "keys": {
+        "GET": Call(Operation.LIST_KEYS, Api.keys, query=LIST),
+        "POST": Call(Operation.CREATE_KEY, Api.create_key, 201, KeyRequest),
+    },
+    "keys/{name}": {
+        "DELETE": Call(Operation.REVOKE_KEY, Api.revoke_key, NO_CONTENT_STATUS, query=("force",)),
+    },
+}
 
 
 class HttpApp:
-    """`api` is None until the log is open. `state` is "starting", "ready" or "draining"."""
+    """`api` is None until the log is open. `state` is "starting", "ready" or "draining". `names`: beside
+    loopback names and the address itself, what `Host` may say."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        names: Sequence[str] = (),
+        peer_log: PeerLog,
+        on_failed_login: Callable[[str, str], None],
+    ) -> None:
         self.metrics = metrics
+        self.names = names
         self.api: Api | None = None
         self.state = "starting"
         # Why nothing can be stored, once there is an engine to ask.
         self.broken: Callable[[], str | None] = lambda: None
-        self.app = Starlette(
+        self.pages = Pages()
+        self.peer_log = peer_log
+        self._on_failed_login = on_failed_login
+        self._calls = 0
+        self._routes = Starlette(
             routes=[
                 Route("/healthz", self._health),
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics),
                 Route("/metrics/partitions", self._partitions),
-                Route(
-                    API_PREFIX + "{rest:anything}",
-                    self._api,
-                    methods=["GET", "POST", "PATCH", "PUT", "DELETE"],
-                ),
-            ]
+                *(Route(API_PREFIX + path, _Endpoint(self, path)) for path in CALLS),
+            ],
+            exception_handlers={HTTPException: self._refused},
         )
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        return self._routes.routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What uvicorn calls. An error here is a defect; one line per address tells of it."""
+        # Routes see the path as it was sent: an encoded `/` is part of a name.
+        scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+        try:
+            await self._routes(scope, receive, send)
+        except ClientDisconnect:
+            return  # nobody is left who could hear of it
+        except Exception as error:
+            host = _address(scope)
+            self.peer_log.note(host, host, f"HTTP: a request failed: {error!r}", error)
 
     async def _health(self, request: Request) -> Response:
         return _json({"status": "ok"})
@@ -119,175 +187,132 @@ class HttpApp:
         return _json({"status": self.state}, 200 if self.state == "ready" else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self.metrics.summary(), media_type=CONTENT_TYPE)
+        return self._shown(request, self.metrics.summary)
 
     async def _partitions(self, request: Request) -> Response:
-        return Response(self.metrics.partitions(), media_type=CONTENT_TYPE)
+        return self._shown(request, self.metrics.partitions)
 
-    async def _api(self, request: Request) -> Response:
+    def _shown(self, request: Request, render: Callable[[], bytes]) -> Response:
         try:
-            return await self._call(request)
+            check_host(request, self.names)
+        except Misdirected as error:
+            return _error(error)
+        return Response(render(), media_type=CONTENT_TYPE)
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        """No such path or method: starlette says so."""
+        assert isinstance(error, HTTPException)
+        path = request.scope["path"]
+        if path.startswith(API_PREFIX):
+            text = f"nothing at {path}; write / in a name as %2F"
+            return _error(BrokerError(Code.INVALID_REQUEST, text), error.status_code)
+        return PlainTextResponse(error.detail, error.status_code, error.headers)
+
+    # --- calls of the API ------------------------------------------------------------------------
+
+    async def answer(self, path: str, request: Request) -> Response:
+        """Every error becomes an answer, ours with a log entry too."""
+        try:
+            check_host(request, self.names)
+            check_origin(request)
+            api, who = await self._login(request)
+            call = CALLS[path].get(request.method)
+            if call is None:
+                answer = _error(BrokerError(Code.INVALID_REQUEST, f"no {request.method} here"), 405)
+                answer.headers["Allow"] = ", ".join(sorted(CALLS[path]))
+                return answer
+            if self.state == "draining" and request.method != "GET":
+                raise BrokerError(Code.SHUTTING_DOWN)
+            if self._calls >= MAX_CALLS:
+                raise BrokerError(
+                    Code.OVERLOADED, f"{MAX_CALLS} calls go on already, try again soon"
+                )
+            return await self._call(call, api, who, request)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Exception as error:  # every error becomes an answer, ours with a log entry too
+        except Exception as error:
             return _error(from_exception(error))
 
-    async def _call(self, request: Request) -> Response:
-        names, handlers = _find(request)
-        who = await self._login(request)
-        known = handlers.get(request.method)
-        if known is None:
-            answer = _error(BrokerError(Code.INVALID_REQUEST, f"no {request.method} here"), 405)
-            answer.headers["Allow"] = ", ".join(sorted(handlers))
-            return answer
-        if self.state == "draining" and request.method != "GET":
-            raise BrokerError(Code.SHUTTING_DOWN)
-        _, handler = known
-        return await handler(self, who, names, request)
+    async def _call(self, call: Call, api: Api, who: Principal, request: Request) -> Response:
+        arguments: list[Any] = [_decoded(name) for name in request.path_params.values()]
+        query = _query(request, call.query)
+        if call.query:
+            arguments.append(query)
+        if call.body is not None:
+            arguments.append(await _body(request, call.body))
+        found = call.function(api, who, *arguments)
+        if inspect.isawaitable(found):
+            found = await found
+        if isinstance(found, Page):
+            return StreamingResponse(self.pages.pieces(found), call.status, media_type=JSON)
+        return Response(status_code=call.status) if found is None else _json(found, call.status)
 
-    async def _login(self, request: Request) -> Principal:
-        if self.api is None:
+    async def _login(self, request: Request) -> tuple[Api, Principal]:
+        api = self.api
+        if api is None:
             raise BrokerError(Code.OVERLOADED, "the server is starting, try again soon")
         key = _bearer(request)
         answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
-        self.api.broker.access.login(
+        host = _address(request.scope)
+        api.broker.access.login(
             key,
             lambda who: None if answer.done() else answer.set_result(who),
             wanted=lambda: not answer.done(),
-            address=request.client.host if request.client is not None else "",
+            address=host,
         )
         who = await answer
         if who is None:
-            if self.metrics.hub is not None:
-                self.metrics.hub.counters.failed_logins += 1
+            self._on_failed_login(host, f"{host} (HTTP)")
             raise BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")
-        return who
+        return api, who
 
-    @property
-    def calls(self) -> Api:
-        assert self.api is not None, "a call comes after a login"
-        return self.api
+    def began(self) -> None:
+        self._calls += 1
 
-
-# --- calls ---------------------------------------------------------------------------------------
+    def ended(self) -> None:
+        self._calls -= 1
 
 
-async def _topics(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    return _json(http.calls.topics(who))
+class _Endpoint:
+    """One path of the API as starlette's routes want it: all methods, until the answer is sent."""
+
+    def __init__(self, app: HttpApp, path: str) -> None:
+        self._app = app
+        self._path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._app.answer(self._path, Request(scope, receive))
+        self._app.began()
+        try:
+            await answer(scope, receive, send)
+        finally:
+            self._app.ended()
 
 
-async def _create_topic(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    body = await _body(request, TopicRequest)
-    return _json(await http.calls.create_topic(who, body), 201)
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else "unknown"
 
 
-async def _topic(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    return _json(http.calls.topic(who, names[0]))
-
-
-async def _change_topic(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    body = await _body(request, TopicChange)
-    return _json(await http.calls.change_topic(who, names[0], body))
-
-
-async def _delete_topic(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    await http.calls.delete_topic(who, names[0])
-    return Response(status_code=204)
-
-
-async def _purge_topic(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    return _json(await http.calls.purge_topic(who, names[0]))
-
-
-async def _records(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    return _json(await http.calls.records(who, names[0], request.query_params))
-
-
-async def _groups(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    return _json(http.calls.groups(who))
-
-
-async def _group(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    return _json(http.calls.group(who, names[0]))
-
-
-async def _reset_group(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    body = await _body(request, GroupReset)
-    return _json(await http.calls.reset_group(who, names[0], body))
-
-
-async def _delete_group(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    await http.calls.delete_group(who, names[0])
-    return Response(status_code=204)
-
-
-async def _keys(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    return _json(await http.calls.keys(who))
-
-
-async def _create_key(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    body = await _body(request, KeyRequest)
-    return _json(await http.calls.create_key(who, body), 201)
-
-
-async def _revoke_key(http: HttpApp, who: Principal, names: Names, request: Request) -> Response:
-    await http.calls.revoke_key(who, names[0], request.query_params)
-    return Response(status_code=204)
-
-
-# Without a key, for probes and scrapers: path -> what it is in the table of rights.
-OPEN_CALLS: Final = {
-    "/healthz": Operation.CHECK_HEALTH,
-    "/readyz": Operation.CHECK_HEALTH,
-    "/metrics": Operation.READ_METRICS,
-    "/metrics/partitions": Operation.READ_METRICS,
-}
-# Path behind the prefix ("*" is a name) -> method -> what it is in the table of rights, and the call.
-CALLS: Final[dict[Names, dict[str, tuple[Operation, Handler]]]] = {
-    ("topics",): {
-        "GET": (Operation.LIST_TOPICS, _topics),
-        "POST": (Operation.CREATE_TOPIC, _create_topic),
-    },
-    ("topics", "*"): {
-        "GET": (Operation.DESCRIBE_TOPIC, _topic),
-        "PATCH": (Operation.CHANGE_TOPIC, _change_topic),
-        "DELETE": (Operation.DELETE_TOPIC, _delete_topic),
-    },
-    ("topics", "*", "records"): {"GET": (Operation.READ_RECORDS, _records)},
-    ("topics", "*", "purge"): {"POST": (Operation.PURGE_TOPIC, _purge_topic)},
-    ("groups",): {"GET": (Operation.LIST_GROUPS, _groups)},
-    ("groups", "*"): {
-        "GET": (Operation.LIST_GROUPS, _group),
-        "DELETE": (Operation.DELETE_GROUP, _delete_group),
-    },
-    ("groups", "*", "reset"): {"POST": (Operation.RESET_GROUP, _reset_group)},
-    ("keys",): {
-        "GET": (Operation.LIST_KEYS, _keys),
-        "POST": (Operation.CREATE_KEY, _create_key),
-    },
-    ("keys", "*"): {"DELETE": (Operation.REVOKE_KEY, _revoke_key)},
-}
-
-
-def _find(request: Request) -> tuple[Names, Mapping[str, tuple[Operation, Handler]]]:
-    """The names in the path and its calls. From the raw path: an encoded `/` is part of a name."""
-    raw = request.scope["raw_path"].decode("latin-1")
+def _decoded(name: str) -> str:
     try:
-        parts = [unquote(part, errors="strict") for part in raw.removeprefix(API_PREFIX).split("/")]
+        return unquote(name, errors="strict")
     except UnicodeDecodeError:
         raise BrokerError(Code.INVALID_REQUEST, "the path is not UTF-8") from None
-    for pattern, handlers in CALLS.items():
-        if len(pattern) == len(parts) and all(
-            wanted in ("*", part) for wanted, part in zip(pattern, parts, strict=True)
-        ):
-            names = zip(pattern, parts, strict=True)
-            return tuple(part for wanted, part in names if wanted == "*"), handlers
-    raise _NotFound(raw)
 
 
-class _NotFound(BrokerError):
-    def __init__(self, path: str) -> None:
-        super().__init__(Code.INVALID_REQUEST, f"nothing at {path}; write / in a name as %2F")
+def _query(request: Request, known: tuple[str, ...]) -> dict[str, str]:
+    """Raises INVALID_REQUEST for what is not known or there twice."""
+    query: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            words = f"there are {', '.join(known)}" if known else "there are none here"
+            detail = f"no query parameter {name[:MAX_SHOWN]!r}; {words}"
+            raise BrokerError(Code.INVALID_REQUEST, detail)
+        if name in query:
+            raise BrokerError(Code.INVALID_REQUEST, f"query parameter {name} is there twice")
+        query[name] = value
+    return query
 
 
 def _bearer(request: Request) -> str:
@@ -315,12 +340,13 @@ async def _body(request: Request, kind: type[T]) -> T:
 
 
 def _json(answer: dict[str, Any], status: int = 200) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+    return Response(msgspec.json.encode(answer), status, media_type=JSON)
 
 
 def _error(error: BrokerError, status: int | None = None) -> Response:
     if status is None:
-        status = 404 if isinstance(error, _NotFound) else STATUS.get(error.code, INTERNAL_STATUS)
+        status = STATUS.get(error.code, INTERNAL_STATUS)
+        status = MISDIRECTED_STATUS if isinstance(error, Misdirected) else status
     if error.code is Code.INTERNAL:
         logger.error("an API call failed", exc_info=error.__cause__ or error)
     code = error.code
@@ -329,49 +355,3 @@ def _error(error: BrokerError, status: int | None = None) -> Response:
     if status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
     return answer
-
-
-# --- the listener --------------------------------------------------------------------------------
-
-
-class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the server's business."""
-        yield
-
-
-class HttpListener:
-    """uvicorn on sockets that are bound already, in the running loop."""
-
-    def __init__(self, app: HttpApp, sockets: list[socket.socket], tls: ssl.SSLContext | None):
-        # Our own log lines say what matters; uvicorn's tell of its start and stop.
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)
-        config = uvicorn.Config(
-            app.app,
-            http=TimedProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=STOP_TIME_S,
-        )
-        config.load()
-        config.ssl = tls
-        self._sockets = sockets
-        self._server = _Uvicorn(config)
-        self._server.lifespan = config.lifespan_class(config)
-        self._ticking: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        await self._server.startup(sockets=self._sockets)
-        self._ticking = asyncio.create_task(self._server.main_loop())
-
-    async def stop(self) -> None:
-        if self._ticking is not None:
-            self._server.should_exit = True
-            await self._ticking
-            await self._server.shutdown(sockets=self._sockets)

@@ -233,7 +233,7 @@ class Connection(Outgoing):
 
     def login_failed(self) -> int:
         self._failed_logins += 1
-        self._hub.counters.failed_logins += 1
+        self._hub.note_failed_login(self._address, self.peer)
         return self._failed_logins
 
     def logged_in(self) -> None:

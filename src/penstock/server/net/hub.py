@@ -86,8 +86,9 @@ class Hub:
         if not self._addresses[address]:
             del self._addresses[address]
 
-    def note_failed_login(self) -> None:
+    def note_failed_login(self, address: str, peer: str) -> None:
         self.counters.failed_logins += 1
+        self.peer_log.note(address, peer, "a login with a wrong key failed")
 
     def flush_later(self, connection: "Outgoing") -> None:
         """The connection writes once, after everything else of this turn of the loop."""

@@ -19,7 +19,8 @@ class PeerLog:
         self._clock_s = clock_s
         self._last: dict[str, float] = {}
 
-    def note(self, address: str, peer: str, what: str) -> None:
+    def note(self, address: str, peer: str, what: str, defect: BaseException | None = None) -> None:
+        """`defect`: of ours, which the peer has met; it is logged with its traceback."""
         now = self._clock_s()
         last = self._last.get(address)
         if last is not None and now - last < PEER_LOG_INTERVAL_S:
@@ -28,4 +29,4 @@ class PeerLog:
         if len(self._last) >= PEER_LOG_ADDRESSES:
             del self._last[next(iter(self._last))]
         self._last[address] = now
-        logger.warning("%s: %s", peer, what)
+        logger.warning("%s: %s", peer, what, exc_info=defect)
