@@ -110,7 +110,12 @@ def _from_os_error(error: OSError) -> BrokerError:
 
 
 def _damaged(error: log.CorruptLog) -> str:
-    return f"offsets {error.first_offset} to {error.next_offset - 1} cannot be read: {error.reason}"
+    """With the name of the file: enough for whoever runs the server, and no path for strangers."""
+    name = error.path.rpartition("/")[2]
+    return (
+        f"offsets {error.first_offset} to {error.next_offset - 1} cannot be read: {error.reason}"
+        f" ({name} at byte {error.position})"
+    )
 
 
 def _staging_damaged(error: log.StagingDamaged) -> str:

@@ -7,16 +7,16 @@ closes a data directory; one process at a time.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import PartitionInfo, ReadToken, Sizes, TopicInfo
-from penstock.log.errors import NO_SPACE, AppendFailed, LogError
+from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogError
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
 from penstock.log.metadata.rebuild import check_metadata_is_there
@@ -274,6 +274,8 @@ class EmbeddedEngine:
             return PartitionInfo(topic, partition, start, end, end, size, segments, None, ())
         found = partitions.open(partition)
         damages = [damage for segment in found.segments for damage in segment.damages]
+        places = {(damage.path, damage.position) for damage in damages}
+        damages += [one for one in found.damages.found if (one.path, one.position) not in places]
         return PartitionInfo(
             topic,
             partition,
@@ -313,13 +315,11 @@ class EmbeddedEngine:
         source = partitions.opened(partition)
         token: ReadToken[ReadResult] = ReadToken()
         if source is None:
-            self._in_thread(
-                token, lambda: reader.read(partitions.open(partition), offset, max_bytes)
-            )
+            self._in_thread(token, lambda: _read(partitions.open(partition), offset, max_bytes))
         elif reader.in_memory(source, offset):
-            _settle_now(token, lambda: reader.read(source, offset, max_bytes))
+            _settle_now(token, lambda: _read(source, offset, max_bytes))
         else:
-            self._in_thread(token, lambda: reader.read(source, offset, max_bytes))
+            self._in_thread(token, lambda: _read(source, offset, max_bytes))
         return token
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
@@ -339,7 +339,8 @@ class EmbeddedEngine:
 
         def find() -> int:
             source = partitions.open(partition)
-            offset = reader.offset_at_time(source, time_us)
+            with _telling(source):
+                offset = reader.offset_at_time(source, time_us)
             return offset if offset is not None else source.visible_offset
 
         self._in_thread(token, find)
@@ -441,7 +442,7 @@ class EmbeddedEngine:
             self.transactions.expire()
         except (LogError, MetadataError, OSError, TimeoutError) as error:
             logger.warning("transactions: %s", error)
-        now_us = self.clock_us()
+        now_us = self.steady_us()
         for topic in self.catalogue:
             due = [(topic.partitions, number) for number in topic.partitions.due(now_us)]
             self._open_unknown(due)
@@ -450,6 +451,8 @@ class EmbeddedEngine:
                     return
                 try:
                     self._with_space(partition)
+                except CorruptLog:
+                    continue  # reported where it was met
                 except (LogError, BatchError, OSError) as error:
                     logger.warning("maintenance of %s: %s", partition.directory, error)
         self.catalogue.describe()
@@ -511,6 +514,21 @@ class EmbeddedEngine:
             )
         except OSError as error:
             logger.warning("the ends of the partitions could not be noted: %s", error)
+
+
+@contextmanager
+def _telling(source: Partition) -> Iterator[None]:
+    """Damage that a reader meets is reported where all can see it, not to this reader alone."""
+    try:
+        yield
+    except CorruptLog as error:
+        source.damages.tell(error)
+        raise
+
+
+def _read(source: Partition, offset: int, max_bytes: int) -> ReadResult:
+    with _telling(source):
+        return reader.read(source, offset, max_bytes)
 
 
 def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) -> None:

@@ -267,8 +267,9 @@ def _with_ends(group: list[Segment], end_offset: int) -> Iterator[tuple[Segment,
     return zip(group, ends, strict=True)
 
 
-def _note_damage(segment: Segment, error: CorruptLog) -> None:
+def _note_damage(partition: Partition, segment: Segment, error: CorruptLog) -> None:
     """From now on the segment is left alone; its damage shows in what is told of the partition."""
+    partition.damages.tell(error)
     segment.damages.append(
         Damage(
             error.path,
@@ -347,7 +348,7 @@ def merge_small_batches(partition: Partition, from_offset: int = 0) -> Cleaned:
         try:
             done = _rewrite(partition, [segment], end_offset, lambda view, row: True)
         except CorruptLog as error:
-            _note_damage(segment, error)
+            _note_damage(partition, segment, error)
             damage = damage or error
             continue
         total = _add(total, done)
@@ -396,7 +397,7 @@ def _compact(partition: Partition, now_us: int) -> tuple[Cleaned, int]:
         try:
             _note_latest(latest, _rows(partition, segment, segment_end))
         except CorruptLog as error:
-            _note_damage(segment, error)
+            _note_damage(partition, segment, error)
             raise
     oldest_mark_us = now_us - partition.settings.tombstone_ms * 1000
     if _leaves_some_out(partition, sealed):

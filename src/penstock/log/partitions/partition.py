@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from penstock.log.errors import CorruptLog, LogClosed, OffsetOutOfRange
 from penstock.log.partitions.appending import AppendSide
 from penstock.log.partitions.cleaning_state import CleaningState
+from penstock.log.partitions.damage_report import DamageReport
 from penstock.log.partitions.outcome import Callback, Outcome
 from penstock.log.partitions.recovery import recover, remove_segment
 from penstock.log.partitions.survey import CHECKPOINT_FILE, START_FILE, write_number
@@ -50,7 +51,7 @@ class Partition(AppendSide):
         # What the cleaner knows; read when it comes for the first time.
         self.cleaning: CleaningState | None = None
         self.counters.cut_bytes = found.cut_bytes
-        self.counters.damages = len(found.damages)
+        self.damages = DamageReport(self.counters, found.damages)
         self.recovered = found
         self.start_offset = found.start_offset
         self.missing_head = found.missing_head

@@ -41,7 +41,7 @@ from penstock.server.flight.link import (
 )
 from penstock.server.flight.transactions import TransactionCalls
 
-INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR, Code.CORRUPT_LOG)
+INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR)
 
 # Of those who call without a key.
 FLIGHT: Final = "flight"

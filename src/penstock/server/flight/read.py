@@ -18,6 +18,8 @@ from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.arrow import SCHEMA, join_views
 from penstock.log.batch.view import BatchView
+from penstock.log.engine import ReadResult
+from penstock.log.errors import CorruptLog
 from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.link import PartitionFacts, TopicFacts
 from penstock.server.flight.sources import Sources
@@ -110,6 +112,16 @@ class Read:
         _, one = self._ask()
         return one.earliest, one.latest
 
+    def _read(self) -> ReadResult:
+        """Damage is told to the server, by letting it read the same place: it counts and logs what it
+        meets, and its words are those that the peer hears."""
+        try:
+            return self._source.read(self._offset, READ_BYTES, self._refresh)
+        except CorruptLog:
+            ticket = self._ticket
+            self._link.fetch(self._who, ticket.topic, ticket.partition, self._offset, 1)
+            raise
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         gathered = _Gathered()
         ask_at = self._clock_s() + ASK_AGAIN_S
@@ -119,7 +131,7 @@ class Read:
             if self._clock_s() >= ask_at:
                 self._source.told(*self._refresh())
                 ask_at = self._clock_s() + ASK_AGAIN_S
-            found = self._source.read(self._offset, READ_BYTES, self._refresh)
+            found = self._read()
             for view in found.views:
                 yield from self._add(gathered, view)
             self._offset = found.next_offset
