@@ -42,11 +42,12 @@ class Presence:
     def _watch(self) -> None:
         while not self._closing.wait(self._interval_s):
             if not self._lock.is_there():
-                self.lost = "the data directory was removed"
+                reason = "the data directory was removed"
                 logger.error(
                     "data directory %s was removed under the running server: nothing is stored any"
                     " more; put it back and start the server again",
                     self._lock.directory,
                 )
-                self._on_loss(self.lost)
+                self._on_loss(reason)
+                self.lost = reason
                 return
