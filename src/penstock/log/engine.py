@@ -47,6 +47,7 @@ __all__ = [
     "Target",
     "Tasks",
     "TopicInfo",
+    "TransactionUsage",
     "Transactions",
 ]
 
@@ -142,6 +143,14 @@ Target = tuple[str, int, Batch]
 Tasks = Mapping[int, int | None]
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionUsage:
+    """Transactions that are not committed yet, and the bytes that they have staged."""
+
+    open: int
+    staged_bytes: int
+
+
 class Transactions(Protocol):
     """Batches of many tasks, across topics and partitions, visible at once or never.
 
@@ -173,6 +182,10 @@ class Transactions(Protocol):
 
     def state(self, name: str) -> str:
         """open, committing, committed or unknown."""
+        ...
+
+    def usage(self, prefix: str) -> TransactionUsage:
+        """Of those whose names begin with the prefix."""
         ...
 
 

@@ -106,6 +106,8 @@ def build_broker(
         max_topics=config.limits.topics,
         max_partitions=config.limits.partitions,
         max_groups=config.limits.groups,
+        max_open_transactions=config.limits.transactions_per_key,
+        max_staged_bytes=config.limits.staged_bytes_per_key,
     )
     broker = Broker(engine, access, options, engine.clock_us, loop.call_later)
     for topic in config.rustlog.topics:

@@ -87,6 +87,18 @@ def staged_by(metadata: SqlStore, transaction_id: int) -> list[StagedBatch]:
     return [StagedBatch(*row) for row in rows]
 
 
+def usage(metadata: SqlStore, prefix: str) -> tuple[int, int]:
+    """How many with this prefix are not committed, and the bytes that they have staged."""
+    rows = metadata.query(
+        "WITH unfinished AS (SELECT id FROM transactions"
+        " WHERE state IN ('open', 'committing') AND substr(name, 1, ?1) = ?2)"
+        " SELECT (SELECT count(*) FROM unfinished), coalesce(sum(length), 0) FROM staged"
+        " WHERE transaction_id IN unfinished",
+        (len(prefix), prefix),
+    )
+    return rows[0][0], rows[0][1]
+
+
 def number_of(sequence: int, place: int) -> int:
     assert place < 1 << PLACE_BITS
     return sequence << PLACE_BITS | place
@@ -252,6 +264,9 @@ class TransactionTable:
 
     def staged_by(self, transaction_id: int) -> list[StagedBatch]:
         return staged_by(self._store, transaction_id)
+
+    def usage(self, prefix: str) -> tuple[int, int]:
+        return usage(self._store, prefix)
 
     def place_after(self, transaction_id: int, task: int) -> tuple[int, int]:
         return place_after(self._store, transaction_id, task)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.log.batch.format import HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.batch.record_limit import check_record_sizes
-from penstock.log.engine import Target, Tasks
+from penstock.log.engine import Target, Tasks, TransactionUsage
 from penstock.log.errors import (
     CommitUnfinished,
     DecisionUnknown,
@@ -242,6 +242,9 @@ class Transactions:
         """open, committing, committed or unknown."""
         found = self._rows.find(name)
         return found[1] if found is not None else "unknown"
+
+    def usage(self, prefix: str) -> TransactionUsage:
+        return TransactionUsage(*self._rows.usage(prefix))
 
     # --- inside ----------------------------------------------------------------------------------
 

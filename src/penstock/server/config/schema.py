@@ -108,6 +108,12 @@ class LimitsConfig:
     partitions: int = count(20_000, "Partitions of all topics together.")
     # Some memory and a record for each partition that a group has committed.
     groups: int = count(10_000, "Consumer groups with committed offsets.")
+    # A job has one for each query and batch. What is forgotten stays open until its time is over.
+    transactions_per_key: int = count(1_000, "Open transactions of one API key.")
+    # On the disk until the commit, which writes it a second time.
+    staged_bytes_per_key: int = size(
+        "64 GiB", "Bytes that the open transactions of one API key have staged.", least="1 MiB"
+    )
     # A read holds some 20 MiB while its peer is slow.
     flight_reads: int = count(128, "Flight streams that are read at the same time.")
     # A write holds a record batch, which Flight takes in as a whole, almost twice.

@@ -30,6 +30,7 @@ from penstock.server.flight.link import (
     Staged,
     TransactionState,
 )
+from penstock.server.flight.quotas import Quotas
 
 # Stages of several tasks wait for the disk at the same time.
 THREADS: Final = 4
@@ -57,6 +58,10 @@ class TransactionCalls:
         self._broker = broker
         self._engine = engine
         self._fail = fail
+        options = broker.options
+        self._quotas = Quotas(
+            engine.transactions.usage, options.max_open_transactions, options.max_staged_bytes
+        )
         self._threads = ThreadPoolExecutor(THREADS, "penstock-transaction")
         self._committers = ThreadPoolExecutor(COMMIT_THREADS, "penstock-transaction-commit")
         # By name and task, while one group of it is being written: what came since. Bounded by what
@@ -75,6 +80,8 @@ class TransactionCalls:
         timeout_us = question.timeout_us
 
         def work() -> Answer:
+            if transactions.state(name) == "unknown":
+                self._quotas.check_begin(_owner(question.who))
             return TransactionState(transactions.begin(name, timeout_us))
 
         self._run(self._threads, question.name, work, give)
@@ -112,8 +119,11 @@ class TransactionCalls:
         first = group[0].question
         repeated = 0
 
+        size = sum(batch.size() for batches in groups for _, _, batch in batches)
+
         def work() -> Answer:
             nonlocal repeated
+            self._quotas.take(_owner(first.who), size)
             repeated = self._engine.transactions.stage_groups(name, task, groups, first.sequence)
             return Done()
 
@@ -175,5 +185,11 @@ def _together(waiting: list[_Waiting]) -> list[_Waiting]:
 
 
 def _own(who: Principal, name: str) -> str:
+    """The name in the log. It is that of the key and not its id: a key that is revoked and created again
+    goes on with its transactions, and what it repeats is not stored twice."""
+    return _owner(who) + name
+
+
+def _owner(who: Principal) -> str:
     """No principal has a line break in its name: two of them never mean the same transaction."""
-    return f"{who.name}\n{name}"
+    return f"{who.name}\n"
