@@ -23,6 +23,7 @@ class Recorder:
         self.pauses: set[str] = set()
         self.ever_paused: set[str] = set()
         self.failed_logins = 0
+        self.failures = 0
         self.logins = 0
         self.room = room
         self.unread = 0
@@ -42,6 +43,9 @@ class Recorder:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def fail(self) -> None:
+        self.failures += 1
 
     def pause(self, reason: str) -> None:
         self.pauses.add(reason)

@@ -6,6 +6,7 @@ gives it a Stream (stream.py). Nothing here knows a protocol.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
@@ -15,6 +16,8 @@ from penstock.sessions.stream import FrameSize, SessionLimits, Stream
 from penstock.wire.errors import PeerError
 
 Request = TypeVar("Request")
+# What a callback is told: a token or a change.
+Done = TypeVar("Done")
 
 # --- the life of a conversation -------------------------------------------------------------------
 
@@ -320,6 +323,17 @@ class BaseSession(Generic[Request]):
     def settle(self, slot: Slot, reply: bytes) -> None:
         slot.reply = reply
         self.go_on()
+
+    def guarded(self, callback: Callable[[Done], None]) -> Callable[[Done], None]:
+        """A callback of this conversation. One that raises ends it: its peer would wait for ever."""
+
+        def call(done: Done) -> None:
+            try:
+                callback(done)
+            except Exception:  # a defect of ours: this connection ends, the others go on
+                self.stream.fail()
+
+        return call
 
     def answers_are_open(self) -> bool:
         """Whether an answer before this one is not known yet."""

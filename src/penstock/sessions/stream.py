@@ -39,6 +39,10 @@ class Stream(Protocol):
         """Closes after what is queued has gone out."""
         ...
 
+    def fail(self) -> None:
+        """Inside an exception that is a defect of ours: logs it and ends the connection at once."""
+        ...
+
     def pause(self, reason: str) -> None:
         """Stops reading until every reason given is taken back."""
         ...

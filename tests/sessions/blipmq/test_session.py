@@ -539,3 +539,18 @@ def test_no_bytes_raise_hang_or_pile_up(bench: Bench, pieces: list[bytes], login
     peer.answers()
     assert peer.outlet.is_closed and not peer.session.busy()
     peer.session.closed()
+
+
+def test_a_completion_that_raises_ends_the_conversation(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its peer would wait for ever for an answer."""
+    peer = logged_in(bench)
+
+    def broken(data: bytes) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(peer.outlet, "write", broken)
+    peer.send(wire.encode_publish(1, b"t", 1, b"v") + wire.encode_ping(2))
+    bench.settle()
+    assert peer.outlet.failures == 1

@@ -253,3 +253,25 @@ def test_no_bytes_raise_hang_or_pile_up(bench: Bench, pieces: list[bytes]) -> No
     frames(peer.answers())
     assert peer.outlet.is_closed and not peer.session.busy()
     peer.session.closed()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [wire.Produce("t", 0, [b"v"]), wire.OffsetCommit("t", 0, "g", 1), wire.CreateTopic("new", 1)],
+    ids=lambda request: type(request).__name__,
+)
+def test_a_completion_that_raises_ends_the_conversation(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, request_: wire.Request
+) -> None:
+    """Its peer would wait for ever for an answer."""
+    bench.engine.create_topic("t", 1)
+    bench.settle()
+    peer = connect(bench)
+
+    def broken(data: bytes) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(peer.outlet, "write", broken)
+    peer.send(binary(request_))
+    bench.settle()
+    assert peer.outlet.failures == 1

@@ -189,7 +189,7 @@ class Connection(Outgoing):
         try:
             session.receive(data)
         except Exception:  # a defect of ours: this connection ends, the others go on
-            self._defect()
+            self.fail()
 
     def _end_of_input(self) -> None:
         self._ended = True
@@ -197,9 +197,9 @@ class Connection(Outgoing):
         try:
             self._session.end_of_input()
         except Exception:  # as above
-            self._defect()
+            self.fail()
 
-    def _defect(self) -> None:
+    def fail(self) -> None:
         logger.exception("%s: the %s session failed, closed", self.peer, self._protocol)
         self._hub.counters.closed["internal_error"] += 1
         self._transport.abort()
@@ -250,7 +250,7 @@ class Connection(Outgoing):
         try:
             self._session.writable()
         except Exception:  # a defect of ours: this connection ends, the others go on
-            self._defect()
+            self.fail()
 
     # --- limits ----------------------------------------------------------------------------------
 

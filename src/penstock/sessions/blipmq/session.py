@@ -264,7 +264,9 @@ class BlipMQSession(BaseSession[Operation]):
         self._open_writes[topic] = self._open_writes.get(topic, 0) + 1
         self.pending.add(size)
         waiting_ids = ids if durable else b""
-        token.on_done(lambda done: self._written(done, writes, topic, waiting_ids, size))
+        token.on_done(
+            self.guarded(lambda done: self._written(done, writes, topic, waiting_ids, size))
+        )
 
     def _written(
         self, token: AppendToken, writes: _Writes, topic: str, ids: bytes, size: int

@@ -17,6 +17,9 @@ MAX_RUN_BYTES = 1024 * 1024
 
 
 Append = Callable[[str, int, list[bytes]], AppendToken]
+Told = Callable[[AppendToken], None]
+# BaseSession.guarded
+Guarded = Callable[[Told], Told]
 
 
 class ProduceRun:
@@ -48,12 +51,12 @@ class ProduceRun:
         self.parts.append((request, slot))
         self.size += slot.size
 
-    def append(self, append: Append, done: Callable[[int], None]) -> None:
+    def append(self, append: Append, done: Callable[[int], None], guarded: Guarded) -> None:
         """Fills the slots; `done(failed)` is called when a part of the run is settled."""
         try:
             token = append(self.topic, self.partition, self.values)
         except PenstockError as error:
-            self._append_singly(append, done, error)
+            self._append_singly(append, done, guarded, error)
             return
 
         def written(result: AppendToken) -> None:
@@ -68,10 +71,14 @@ class ProduceRun:
                 offset += count
             done(0)
 
-        token.on_done(written)
+        token.on_done(guarded(written))
 
     def _append_singly(
-        self, append: Append, done: Callable[[int], None], error: PenstockError
+        self,
+        append: Append,
+        done: Callable[[int], None],
+        guarded: Guarded,
+        error: PenstockError,
     ) -> None:
         """One request may be to blame, for a record that is too large: the others are not."""
         if len(self.parts) == 1:
@@ -81,7 +88,7 @@ class ProduceRun:
         for request, slot in self.parts:
             alone = ProduceRun(self.dialect, self.topic, self.partition, self.next_offset)
             alone.add(request, slot)
-            alone.append(append, done)
+            alone.append(append, done, guarded)
 
     def _refuse(self, error: BaseException) -> None:
         for request, slot in self.parts:

@@ -193,7 +193,7 @@ class RustLogSession(BaseSession[wire.Frame]):
     def _append_run(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            run.append(self._append, self._produced)
+            run.append(self._append, self._produced, self.guarded)
 
     def _append(self, topic: str, partition: int, values: list[bytes]) -> AppendToken:
         return self._port.publish(self._principal, topic, partition, Records(values))
@@ -221,7 +221,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             return
         limit = max(min(request.max_bytes, MAX_FETCH_BYTES), 1)
         read = self._port.read(self._principal, request.topic, request.partition, offset, limit)
-        read.on_done(lambda done: self._fetched(dialect, request, slot, done))
+        read.on_done(self.guarded(lambda done: self._fetched(dialect, request, slot, done)))
 
     def _fetched(
         self,
@@ -259,7 +259,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             else:
                 self.settle(slot, dialect.refusal(request, done.error))
 
-        change.add_done_callback(written)
+        change.add_done_callback(self.guarded(written))
 
     def _create_topic(self, dialect: Dialect, request: wire.CreateTopic, slot: Slot) -> None:
         dialect.check_partition_count(request.partition_count)
@@ -275,7 +275,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             else:
                 self.settle(slot, dialect.refusal(request, done.error))
 
-        change.add_done_callback(written)
+        change.add_done_callback(self.guarded(written))
 
 
 def _check_commit(request: wire.OffsetCommit) -> None:
