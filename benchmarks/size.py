@@ -44,6 +44,7 @@ RAISED = (
     "limits.topics=1000000",
     "limits.partitions=1000000",
     "limits.groups=1000000",
+    "limits.subscriptions=1000000",
 )
 
 

@@ -24,7 +24,7 @@ ADMIN_OF_A = Principal("limited", "admin", ("a.*",))
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Bench]:
-    options = BrokerOptions(max_topics=2, max_partitions=4, max_groups=1)
+    options = BrokerOptions(max_topics=2, max_partitions=4, max_groups=1, max_subscriptions=2)
     bench = Bench(str(tmp_path / "data"), options)
     yield bench
     bench.close()
@@ -157,6 +157,14 @@ def test_topics_and_partitions_have_limits(small: Bench) -> None:
     small.settle()
     assert small.engine.sizes().partitions == 1
     broker.create_topic(ANYBODY, "c", 3)
+
+
+def test_subscriptions_have_a_limit(small: Bench) -> None:
+    first = small.subscribe("t")
+    small.subscribe("t")
+    assert refused(lambda: small.subscribe("t")).code is Code.LIMIT_REACHED
+    small.broker.subscriptions.remove(first)
+    small.subscribe("t")
 
 
 def test_groups_have_a_limit_and_can_be_deleted(small: Bench) -> None:

@@ -120,13 +120,21 @@ class Broker:
             info = self.engine.create_topic(topic, partitions)
         return info
 
-    def _check_room(self, *, topics: int = 0, partitions: int = 0, groups: int = 0) -> None:
+    def _check_room(
+        self, *, topics: int = 0, partitions: int = 0, groups: int = 0, subscriptions: int = 0
+    ) -> None:
         """Raises LIMIT_REACHED when there may not be so many more."""
         sizes, options = self.engine.sizes(), self.options
         for what, more, there, most in (
             ("topics", topics, sizes.topics, options.max_topics),
             ("partitions", partitions, sizes.partitions, options.max_partitions),
             ("groups", groups, sizes.groups, options.max_groups),
+            (
+                "subscriptions",
+                subscriptions,
+                len(self.subscriptions),
+                options.max_subscriptions,
+            ),
         ):
             if more and there + more > most:
                 wanted = "1 more is" if more == 1 else f"{more} more are"
@@ -237,6 +245,7 @@ class Broker:
                 detail = f"no topic named {topic!r}, and {principal.name} may not create it"
                 raise BrokerError(Code.UNKNOWN_TOPIC, detail)
             self.ensure_topic(topic)
+        self._check_room(subscriptions=1)
         return self.subscriptions.create(topic, qos, principal, user, self._last_tokens)
 
     def subscription(

@@ -32,6 +32,7 @@ class BrokerOptions:
     max_topics: int = 10_000
     max_partitions: int = 20_000
     max_groups: int = 10_000
+    max_subscriptions: int = 50_000
     # Of one principal.
     max_open_transactions: int = 1_000
     max_staged_bytes: int = 64 * 1024**3

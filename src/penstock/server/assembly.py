@@ -106,6 +106,7 @@ def build_broker(
         max_topics=config.limits.topics,
         max_partitions=config.limits.partitions,
         max_groups=config.limits.groups,
+        max_subscriptions=config.limits.subscriptions,
         max_open_transactions=config.limits.transactions_per_key,
         max_staged_bytes=config.limits.staged_bytes_per_key,
     )

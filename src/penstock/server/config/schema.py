@@ -108,6 +108,8 @@ class LimitsConfig:
     partitions: int = count(20_000, "Partitions of all topics together.")
     # Some memory and a record for each partition that a group has committed.
     groups: int = count(10_000, "Consumer groups with committed offsets.")
+    # Some kilobytes each while it is empty; it outlives its connection for a while.
+    subscriptions: int = count(50_000, "BlipMQ subscriptions.")
     # A job has one for each query and batch. What is forgotten stays open until its time is over.
     transactions_per_key: int = count(1_000, "Open transactions of one API key.")
     # On the disk until the commit, which writes it a second time.
