@@ -251,7 +251,7 @@ def test_the_banner_in_the_readme_is_that_of_a_bare_start() -> None:
         data_directory=loaded.config.server.data_directory,
         data_source=why_there(source.kind, str(source)),
         keys="development",
-        rustlog="no topic",
+        without_login={"rustlog": "no topic"},
         command=".venv/bin/penstock",
     )
     (shown,) = Document(ROOT / "README.md").of("text")

@@ -100,9 +100,12 @@ class LiveServer:
         return self.server.listeners[listener].address.port
 
 
+MAIN = "import sys; from penstock.cli.main import main; sys.exit(main())"
+
+
 class ServerProcess:
     """`penstock serve` as a process; the ports are read from its banner. `program` and `variables`: of an
-    installed one, instead of these sources."""
+    installed one, instead of these sources. `main`: what runs `penstock`, when it is not as usual."""
 
     def __init__(
         self,
@@ -110,11 +113,11 @@ class ServerProcess:
         settings: Mapping[str, str] | None = None,
         *,
         program: str | None = None,
+        main: str = MAIN,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         flags = {**FREE_PORTS, "server.data_directory": str(data), **(settings or {})}
         arguments = [item for key, value in flags.items() for item in ("--set", f"{key}={value}")]
-        main = "import sys; from penstock.cli.main import main; sys.exit(main())"
         command = [sys.executable, "-c", main] if program is None else [program]
         self.process = subprocess.Popen(
             [*command, "serve", *arguments],
@@ -197,6 +200,13 @@ class RawPeer:
         """One frame with its u32 length: both protocols have it."""
         head = self.receive(4)
         return head + self.receive(int.from_bytes(head, "big"))
+
+    def rest(self) -> bytes:
+        """Everything up to the end."""
+        data = b""
+        while piece := self.socket.recv(65_536):
+            data += piece
+        return data
 
     def at_end(self) -> bool:
         """Whether the server closes without sending anything more (a reset counts too)."""

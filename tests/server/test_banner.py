@@ -18,11 +18,12 @@ from penstock.broker.access.access import Access, Principal
 from penstock.server.banner import (
     FIRST_TOPIC,
     Facts,
+    Writing,
     command_here,
     key_state,
     render,
-    rustlog_state,
     why_there,
+    writing_without_login,
 )
 from penstock.server.net.address import Address
 
@@ -31,7 +32,8 @@ HTTP = ("http", Address("127.0.0.1", 8080))
 
 
 def facts(*listening: tuple[str, Address], **more: Any) -> Facts:
-    told = {"keys": "development", "rustlog": "ready", **more}
+    told = {"keys": "development", **more}
+    told["without_login"] = {"rustlog": told.pop("rustlog", "ready")}
     return Facts(listening, "./penstock-data", "default", **told)
 
 
@@ -305,9 +307,13 @@ def test_the_keys_that_can_log_in(
 @pytest.mark.parametrize(("auto_create", "before"), [("false", "no topic"), ("true", "ready")])
 def test_whether_rustlog_may_write(tmp_path: Path, auto_create: str, before: str) -> None:
     with LiveServer(tmp_path / "data", {"rustlog.auto_create": auto_create}) as live:
-        broker = live.server.broker
-        assert live.call(lambda: rustlog_state(broker)) == before
+        broker, sections = live.server.broker, live.server.config.protocols
+
+        def state() -> dict[str, Writing]:
+            return live.call(lambda: writing_without_login(broker, sections))
+
+        assert state() == {"rustlog": before}
         live.call(lambda: broker.ensure_topic(FIRST_TOPIC))
-        assert live.call(lambda: rustlog_state(broker)) == "ready"
-        broker.access.anonymous = Principal("anonymous", "nobody")
-        assert live.call(lambda: rustlog_state(broker)) == "not allowed"
+        assert state() == {"rustlog": "ready"}
+        broker.access.act_as("rustlog", Principal("anonymous", "nobody"))
+        assert state() == {"rustlog": "not allowed"}

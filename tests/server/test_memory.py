@@ -1,11 +1,13 @@
-"""The allocator keeps what was freed. In a process of its own: the setting stays, and what other tests
-have freed would be in the count."""
+"""The allocator keeps what was freed, and gives it back after a peak. In a process of its own: the setting
+stays, and what other tests have freed would be in the count."""
 
 import subprocess
 import sys
 
 from kit.limits import HANG_S
 from kit.live_server import SOURCES
+
+from penstock.server.memory import KEPT_BYTES, RELIEF_INTERVAL_S, Relief
 
 PROGRAM = """
 from penstock.server.memory import settle_allocator
@@ -37,3 +39,57 @@ def test_freed_blocks_stay_with_the_process() -> None:
         return  # another C library: nothing was promised
     assert int(filled) > 90_000_000
     assert int(kept) > int(filled) - 20_000_000
+
+
+def test_a_peak_that_is_over_gives_its_memory_back() -> None:
+    """In a process of its own, because it is about what stays resident."""
+    script = """
+import os
+from penstock.server.memory import Relief, settle_allocator
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+settled = settle_allocator()
+relief = Relief(lambda: 0.0, lambda work: work())
+# Blocks that stay between those that go: without the relief nothing at the end of the heap is free.
+blocks = [os.urandom(1024) + bytes(1024 * 1024) for _ in range(600)]
+peak = resident_bytes()
+relief.note(600 * 1024 * 1024)
+blocks[:] = [block if number % 20 == 0 else bytes(1024) for number, block in enumerate(blocks)]
+before = resident_bytes()
+relief.note(30 * 1024 * 1024)
+print(settled, peak, before, resident_bytes())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": SOURCES},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+    )
+    settled, *sizes = done.stdout.split()
+    if settled != "True":
+        return  # another C library: nothing was promised
+    peak, before, after = map(int, sizes)
+    assert before > peak // 2, "this is no peak that would have stayed"
+    assert after < peak // 4
+
+
+def test_relief_waits_for_the_end_of_a_peak_and_does_not_hurry() -> None:
+    now_s, runs = [0.0], list[object]()
+    relief = Relief(lambda: now_s[0], runs.append)
+    relief.note(KEPT_BYTES)
+    relief.note(KEPT_BYTES // 2)
+    assert len(runs) == 0, "within what is kept anyway"
+    relief.note(2 * KEPT_BYTES)
+    relief.note(0)
+    assert len(runs) == 1
+    relief.note(2 * KEPT_BYTES)
+    relief.note(0)
+    assert len(runs) == 1, "at once again would be too often"
+    now_s[0] = RELIEF_INTERVAL_S
+    relief.note(0)
+    assert len(runs) == 2

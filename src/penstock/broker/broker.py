@@ -5,7 +5,8 @@ wire format. Lives on the event loop; the engine calls back there.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.refusals import Refusals
@@ -24,7 +25,6 @@ from penstock.broker.records import Records, Turns
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
 from penstock.log.settings import TopicSettings
 
-PROTOCOLS = ("blipmq", "rustlog")
 # Offsets committed for partitions that do not exist: RustLog's binary dialect takes them. In memory
 # only, and forgotten all together when somebody commits for the sake of it.
 MAX_LOOSE_OFFSETS = 10_000
@@ -42,12 +42,16 @@ class Broker:
         options: BrokerOptions,
         clock_us: Callable[[], int],
         schedule: Schedule,
+        protocols: Iterable[str] = (),
     ) -> None:
+        """`protocols` are counted from the start; others from their first connection on."""
         self.engine = engine
         self.access = access
         self.options = options
         self.clock_us = clock_us
-        self.counters = {name: ProtocolCounters() for name in PROTOCOLS}
+        self.counters = defaultdict(
+            ProtocolCounters, {name: ProtocolCounters() for name in protocols}
+        )
         self.stopping = False
         self._schedule = schedule
         self.backlog = Backlog(engine.metadata)

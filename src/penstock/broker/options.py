@@ -28,7 +28,6 @@ class BrokerOptions:
     default_partitions: int = 1
     # Of topics that nobody made with settings of their own.
     default_settings: TopicSettings = TopicSettings()
-    rustlog_auto_create: bool = False
     max_topics: int = 10_000
     max_partitions: int = 20_000
     max_groups: int = 10_000

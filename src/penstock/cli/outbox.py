@@ -7,8 +7,10 @@ so many bytes and after so much time.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import typer
 
 from penstock.cli.target import Target
 
@@ -23,6 +25,9 @@ CONFIRM_S: Final = 1.0
 # One RustLog request: a byte takes up to four characters, and a frame holds 10 MiB.
 REQUEST_BYTES: Final = 1024 * 1024
 REQUEST_RECORDS: Final = 5_000
+
+
+PARTITION_NEEDS_RUSTLOG: Final = "--partition needs --protocol rustlog; BlipMQ cannot choose one"
 
 
 class Outbox(Protocol):
@@ -134,20 +139,28 @@ class RustLogOutbox:
         return NotFound(error.code, text, error.what)
 
 
+# target, topic, QoS, partition
+OpenOutbox = Callable[[Target, str, int, int | None], AbstractContextManager[Outbox]]
+
+
 @contextmanager
-def open_blipmq(target: Target, topic: str, qos: int) -> Iterator[Outbox]:
+def open_blipmq(target: Target, topic: str, qos: int, partition: int | None) -> Iterator[Outbox]:
     from penstock.client.blipmq import connect_blipmq
 
+    if partition is not None:
+        raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
     with connect_blipmq(target.server, key=target.key, settings=target.settings()) as client:
         yield BlipMQOutbox(client, topic, qos)
 
 
 @contextmanager
-def open_rustlog(target: Target, topic: str, partition: int) -> Iterator[Outbox]:
+def open_rustlog(target: Target, topic: str, qos: int, partition: int | None) -> Iterator[Outbox]:
+    """RustLog has no QoS: what is confirmed is on disk."""
+    target.require_no_key("RustLog")
     from penstock.client.rustlog import connect_rustlog
 
     with connect_rustlog(target.server, settings=target.settings()) as client:
-        yield RustLogOutbox(client, topic, partition)
+        yield RustLogOutbox(client, topic, partition or 0)
 
 
 def requests(values: list[bytes]) -> Iterator[list[bytes]]:

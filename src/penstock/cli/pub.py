@@ -10,36 +10,37 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, BinaryIO, Final
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
 from penstock.cli.outbox import (
     CONFIRM_S,
     FLUSH_BYTES,
+    OpenOutbox,
     Outbox,
-    open_blipmq,
-    open_rustlog,
     outcome,
 )
 from penstock.cli.target import Target, with_target
 from penstock.errors import PenstockError
+from penstock.server.protocols import PROTOCOLS, row_of
 
 # What one read takes of the input; `read1` gives less when less is there, so nothing waits.
 READ_BYTES: Final = 1024 * 1024
 # Repeated messages go out in pieces of so many.
 REPEATED: Final = 1_000
-PARTITION_NEEDS_RUSTLOG: Final = "--partition needs --protocol rustlog; BlipMQ cannot choose one"
 # No protocol has room for a longer message (BlipMQ: 16 MiB).
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
-class Wire(StrEnum):
-    blipmq = "blipmq"
-    rustlog = "rustlog"
-
+if TYPE_CHECKING:
+    Wire = str
+else:
+    Wire = StrEnum("Wire", {row.name: row.name for row in PROTOCOLS})
 
 Protocol = Annotated[Wire, typer.Option("--protocol", help="Which wire protocol.")]
+DEFAULT_PROTOCOL: Final = Wire(PROTOCOLS[0].name)
 Qos = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 at most, 1 at least once.")]
 Partition = Annotated[
     int | None, typer.Option("-p", "--partition", min=0, help="RustLog: which one; 0 if not given.")
@@ -65,7 +66,7 @@ def publish(
     message: Annotated[
         str | None, typer.Argument(help="The message; without it, or -, each line of stdin is one.")
     ] = None,
-    protocol: Protocol = Wire.blipmq,
+    protocol: Protocol = DEFAULT_PROTOCOL,
     qos: Qos = 1,
     partition: Partition = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Repeat MESSAGE.")] = 1,
@@ -82,18 +83,12 @@ def publish(
         raise typer.BadParameter("give MESSAGE or input from --file, --raw or stdin, not both")
     if count > 1 and not given:
         raise typer.BadParameter("--count repeats MESSAGE, and there is none")
-    if protocol is Wire.blipmq and partition is not None:
-        raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
-    if protocol is Wire.rustlog:
-        target.require_no_key("RustLog")
     text = (message or "").encode("utf-8", "surrogateescape")
     with _input(None if given else file or "-") as stream:
         read = whole if raw else lines
         chunks = repeated(text, count) if stream is None else read(stream)
         by_line = stream is not None and not raw
-        published = _publish_all(
-            target, topic, protocol, qos, partition or 0, chunks, count, by_line
-        )
+        published = _publish_all(target, topic, protocol, qos, partition, chunks, count, by_line)
     if sys.stderr.isatty():
         typer.echo(f"published {published} to {topic}", err=True)
 
@@ -101,19 +96,16 @@ def publish(
 def _publish_all(
     target: Target,
     topic: str,
-    protocol: Wire,
+    protocol: str,
     qos: int,
-    partition: int,
+    partition: int | None,
     chunks: Iterator[list[bytes]],
     count: int,
     by_line: bool,
 ) -> int:
     """How many messages there were; the server has taken each of them."""
-    opened = (
-        open_blipmq(target, topic, qos)
-        if protocol is Wire.blipmq
-        else open_rustlog(target, topic, partition)
-    )
+    open_outbox: OpenOutbox = resolve_name(row_of(protocol).publisher)
+    opened = open_outbox(target, topic, qos, partition)
     with opened as outbox, _progress(count) as advance, _accounted(outbox, by_line) as at_end:
         for chunk in chunks:
             if chunk:

@@ -8,8 +8,10 @@ topics, with all that a record has. What is there already: `penstock cat`.
 
 import asyncio
 import shlex
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -26,6 +28,7 @@ from penstock.cli.output import (
 from penstock.cli.places import PLACES_HELP, Place, parse_place
 from penstock.cli.pub import Qos
 from penstock.cli.target import Target, with_target
+from penstock.server.protocols import PROTOCOLS, row_of
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
     from penstock.client.rustlog import RustLogClient
@@ -33,17 +36,33 @@ if TYPE_CHECKING:  # at run time only the commands import these: `penstock --hel
 Item = TypeVar("Item")
 
 
-class Source(StrEnum):
-    blipmq = "blipmq"
-    rustlog = "rustlog"
-    http = "http"
+HTTP: Final = "http"
+GROUP_NEEDS_RUSTLOG: Final = "--group needs --protocol rustlog"
+
+if TYPE_CHECKING:
+    Source = str
+else:
+    Source = StrEnum("Source", {name: name for name in (*(row.name for row in PROTOCOLS), HTTP)})
+
+DEFAULT_SOURCE: Final = Source(PROTOCOLS[0].name)
 
 
-_TOLD: Final = {
-    Source.blipmq: TOLD_BY_BLIPMQ,
-    Source.rustlog: TOLD_BY_RUSTLOG,
-    Source.http: TOLD_BY_HTTP,
-}
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a subscriber asked for; a protocol refuses what it does not have."""
+
+    topic: str
+    qos: int
+    partition: int | None
+    group: str | None
+    start: str | None
+    count: int | None
+    idle_s: float | None
+    as_json: bool
+    template: str | None
+
+
+Follow = Callable[[Target, Wanted], Coroutine[Any, Any, None]]
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +77,7 @@ def subscribe(
     ],
     protocol: Annotated[
         Source, typer.Option("--protocol", help="How to read; http tells most.")
-    ] = Source.blipmq,
+    ] = DEFAULT_SOURCE,
     qos: Qos = 1,
     partition: Annotated[
         int | None,
@@ -86,28 +105,20 @@ def subscribe(
     """Print messages as they come."""
     import uvloop
 
-    write_as = formatter(as_json, template, _TOLD[protocol])
-    if group is not None and protocol is not Source.rustlog:
-        raise typer.BadParameter("--group needs --protocol rustlog")
-    if protocol is Source.http:
+    if protocol == HTTP:
+        if group is not None:
+            raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
+        write_as = formatter(as_json, template, TOLD_BY_HTTP)
         place = parse_place(start or "latest", "--from")
         _http(target, topics, partition, place, count, idle, write_as)
         return
     if len(topics) > 1:
         raise typer.BadParameter("several topics need --protocol http")
     (topic,) = topics
-    if protocol is Source.blipmq:
-        if start is not None or partition is not None:
-            raise typer.BadParameter("--from and --partition need --protocol rustlog or http")
-        work = _blipmq(target, topic, qos, count, idle, write_as)
-    else:
-        target.require_no_key("RustLog")
-        place = Place() if start is None else parse_place(start, "--from")
-        if place.time_us is not None or place.last is not None:
-            raise typer.BadParameter(
-                f"--from {start}: RustLog has earliest, latest and offsets, --protocol http has all"
-            )
-        work = _rustlog(target, topic, partition or 0, group, place, count, idle, write_as)
+    follow: Follow = resolve_name(row_of(protocol).subscriber)
+    work = follow(
+        target, Wanted(topic, qos, partition, group, start, count, idle, as_json, template)
+    )
     try:
         uvloop.run(_with_advice(work, topic))
     except ValueError as error:
@@ -151,6 +162,36 @@ def _http(
             left -= min(left, len(page))
             if left == 0:
                 return
+
+
+def follow_blipmq(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
+    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_BLIPMQ)
+    if wanted.group is not None:
+        raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
+    if wanted.start is not None or wanted.partition is not None:
+        raise typer.BadParameter("--from and --partition need --protocol rustlog or http")
+    return _blipmq(target, wanted.topic, wanted.qos, wanted.count, wanted.idle_s, write_as)
+
+
+def follow_rustlog(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
+    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_RUSTLOG)
+    target.require_no_key("RustLog")
+    start = wanted.start
+    place = Place() if start is None else parse_place(start, "--from")
+    if place.time_us is not None or place.last is not None:
+        raise typer.BadParameter(
+            f"--from {start}: RustLog has earliest, latest and offsets, --protocol http has all"
+        )
+    return _rustlog(
+        target,
+        wanted.topic,
+        wanted.partition or 0,
+        wanted.group,
+        place,
+        wanted.count,
+        wanted.idle_s,
+        write_as,
+    )
 
 
 async def _blipmq(

@@ -22,9 +22,14 @@ from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.net.limits import connections_that_fit
-from penstock.sessions.blipmq.session import BlipMQSession
-from penstock.sessions.rustlog.session import RustLogSession
-from penstock.sessions.stream import SessionLimits
+from penstock.server.protocols import (
+    PROTOCOLS,
+    BlipmqConfig,
+    ProtocolRow,
+    RustlogConfig,
+    Terms,
+)
+from penstock.sessions.stream import Session, SessionLimits, Stream
 
 SECOND_US = 1_000_000
 
@@ -76,20 +81,23 @@ def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop
         anonymous=anonymous,
         post=loop.call_soon_threadsafe,
     )
-    name = config.rustlog.principal
-    principal = access.named(name)
-    if principal is None:
-        reason = f"rustlog.principal = {name}: no API key has this name"
-        raise ConfigConflict(("rustlog.principal",), reason)
-    if principal != anonymous:
-        access.act_as("rustlog", principal)
+    for row in PROTOCOLS:
+        if row.principal is None:
+            continue
+        name = row.principal(config.protocols[row.name])
+        principal = access.named(name)
+        if principal is None:
+            key = f"{row.name}.principal"
+            raise ConfigConflict((key,), f"{key} = {name}: no API key has this name")
+        if principal != anonymous:
+            access.act_as(row.name, principal)
     return access
 
 
 def build_broker(
     config: Config, engine: Engine, access: Access, loop: asyncio.AbstractEventLoop
 ) -> Broker:
-    blipmq = config.blipmq
+    blipmq = config.of(BlipmqConfig)
     options = BrokerOptions(
         message_ttl_us=blipmq.message_ttl_us,
         capacity_messages=blipmq.capacity_messages,
@@ -102,7 +110,6 @@ def build_broker(
         count_drops=blipmq.drops == "counted",
         default_partitions=config.topic_defaults.partitions,
         default_settings=topic_defaults(config),
-        rustlog_auto_create=config.rustlog.auto_create,
         max_topics=config.limits.topics,
         max_partitions=config.limits.partitions,
         max_groups=config.limits.groups,
@@ -110,15 +117,19 @@ def build_broker(
         max_open_transactions=config.limits.transactions_per_key,
         max_staged_bytes=config.limits.staged_bytes_per_key,
     )
-    broker = Broker(engine, access, options, engine.clock_us, loop.call_later)
-    for topic in config.rustlog.topics:
+    names = [row.name for row in PROTOCOLS]
+    broker = Broker(engine, access, options, engine.clock_us, loop.call_later, names)
+    for topic in config.of(RustlogConfig).topics:
         if engine.topic(topic.name) is None:
             engine.create_topic(topic.name, topic.partitions or options.default_partitions)
     return broker
 
 
 def build_hub(
-    config: Config, broker: Broker, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None
+    config: Config,
+    broker: Broker,
+    loop: asyncio.AbstractEventLoop,
+    tls: ssl.SSLContext | None,
 ) -> Hub:
     chosen = config.limits
     idle_us = chosen.idle_time_us
@@ -133,18 +144,21 @@ def build_hub(
     session_limits = SessionLimits(
         prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
     )
-    # A new protocol is one line here.
-    sessions: dict[str, MakeSession] = {
-        "blipmq": lambda stream: BlipMQSession(broker, stream, session_limits),
-        "rustlog": lambda stream: RustLogSession(
-            broker,
-            stream,
-            session_limits,
-            broker.access.without_login("rustlog"),
-            auto_create=config.rustlog.auto_create,
-        ),
+    sessions = {
+        row.name: _opener(row, broker, session_limits, config.protocols[row.name])
+        for row in PROTOCOLS
     }
     return Hub(loop, limits, sessions, tls)
+
+
+def _opener(
+    row: ProtocolRow, broker: Broker, limits: SessionLimits, section: object
+) -> MakeSession:
+    def open_session(stream: Stream) -> Session:
+        principal = broker.access.without_login(row.name)
+        return row.session(broker, stream, Terms(limits, row.frame_size, principal, section))
+
+    return open_session
 
 
 def flight_settings(config: Config, address: Address) -> Start:

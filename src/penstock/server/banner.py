@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -14,11 +14,11 @@ from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.server.config.checks import DEVELOPMENT_KEY
 from penstock.server.net.address import Address
+from penstock.server.protocols import PROTOCOLS
 
 SERVES: Final = {
-    "tcp": "RustLog and BlipMQ",
-    "blipmq": "BlipMQ",
-    "rustlog": "RustLog",
+    "tcp": " and ".join(row.title for row in reversed(PROTOCOLS)),
+    **{name: row.title for row in PROTOCOLS for name in row.listeners},
     "flight": "Arrow Flight",
     "http": "/healthz /readyz /metrics /api/v1",
 }
@@ -36,7 +36,7 @@ ANY_HOST: Final = "HOST"
 FIRST_TOPIC: Final = "demo"
 
 Keys = Literal["development", "admin", "no admin", "none"]
-RustLog = Literal["ready", "no topic", "not allowed"]
+Writing = Literal["ready", "no topic", "not allowed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class Facts:
     """What the banner tells. `data_source` says why the data is where it is.
 
     `tls_only` names the listeners that take nothing but TLS; with `tls` the others take it too.
-    `rustlog` says whether RustLog, which has no login, may write to the first topic. `command` is what one
-    has to type for `penstock` where the server was started.
+    `without_login` says of each protocol that has no login whether it may write to the first topic.
+    `command` is what one has to type for `penstock` where the server was started.
     """
 
     listening: Sequence[tuple[str, Address]]
     data_directory: str
     data_source: str
     keys: Keys
-    rustlog: RustLog
+    without_login: Mapping[str, Writing]
     tls: bool = False
     tls_only: Set[str] = frozenset()
     client_certificates: bool = False
@@ -84,12 +84,21 @@ def key_state(access: Access) -> Keys:
     return "no admin" if active else "none"
 
 
-def rustlog_state(broker: Broker) -> RustLog:
+def writing_without_login(broker: Broker, sections: Mapping[str, object]) -> dict[str, Writing]:
+    """By protocol, for those that have no login."""
     access = broker.access
-    if not access.permits(access.without_login("rustlog"), Operation.PUBLISH, FIRST_TOPIC):
-        return "not allowed"
     there = broker.engine.topic(FIRST_TOPIC) is not None
-    return "ready" if there or broker.options.rustlog_auto_create else "no topic"
+    found: dict[str, Writing] = {}
+    for row in PROTOCOLS:
+        if row.principal is None:
+            continue
+        principal = access.without_login(row.name)
+        if not access.permits(principal, Operation.PUBLISH, FIRST_TOPIC):
+            found[row.name] = "not allowed"
+        else:
+            makes = row.makes_topics(sections[row.name])
+            found[row.name] = "ready" if there or makes else "no topic"
+    return found
 
 
 def render(facts: Facts) -> str:
@@ -144,11 +153,11 @@ def _first_steps(facts: Facts) -> Iterator[str]:
     http = usable.get("http") if facts.keys != "none" else None
     told = "" if http is None else _http_option(facts, http)
     protocol, wire = _first_wire(facts, usable, http is not None)
-    if protocol == "rustlog" and facts.rustlog == "no topic":
+    if facts.without_login.get(protocol) == "no topic":
         yield f"Make a topic:    {facts.command} topic create{told} {FIRST_TOPIC}"
     if wire is not None:
         options = _server_option(facts, wire, usable[wire])
-        options += " --protocol rustlog" if protocol == "rustlog" else ""
+        options += "" if protocol == PROTOCOLS[0].name else f" --protocol {protocol}"
         yield f"Send a message:  {facts.command} pub{options} {FIRST_TOPIC} hello"
     if http is not None:
         yield f"Read it again:   {facts.command} cat{told} {FIRST_TOPIC}"
@@ -157,16 +166,16 @@ def _first_steps(facts: Facts) -> Iterator[str]:
 def _first_wire(
     facts: Facts, usable: dict[str, Address], can_create: bool
 ) -> tuple[str, str | None]:
-    """Protocol and listener of the first message. BlipMQ where it is served: it makes the topic too.
-    A listener without TLS first, as nobody has to know names and certificates for it."""
-    names = [name for name in ("tcp", "blipmq", "rustlog") if name in usable]
-    names.sort(key=facts.tls_only.__contains__)
-    blipmq = [name for name in names if name != "rustlog"]
-    rustlog = [name for name in names if name != "blipmq"]
-    if blipmq and facts.keys != "none":
-        return "blipmq", blipmq[0]
-    if rustlog and (facts.rustlog == "ready" or (facts.rustlog == "no topic" and can_create)):
-        return "rustlog", rustlog[0]
+    """Protocol and listener of the first message: the first of the table that can be used. A listener
+    without TLS first, as nobody has to know names and certificates for it."""
+    for row in PROTOCOLS:
+        state = facts.without_login.get(
+            row.name, "not allowed" if facts.keys == "none" else "ready"
+        )
+        names = [name for name in ("tcp", *row.listeners) if name in usable]
+        names.sort(key=facts.tls_only.__contains__)
+        if names and (state == "ready" or (state == "no topic" and can_create)):
+            return row.name, names[0]
     return "", None
 
 

@@ -1,9 +1,10 @@
-"""A word to the allocator and to the garbage collector at start.
+"""Settings of the allocator and of the garbage collector, and memory given back after a peak.
 
-The allocator is to keep freed memory for the next batch. glibc hands large freed blocks back to the system
-at once; their pages are then faulted in again for the next batch, which costs more than all else that is
-done with it. Measured on a virtual machine: encoding a batch of 100 KB 63 us instead of 12, appending 8
-instead of 11 M records/s. Other allocators are left alone.
+The allocator is told to keep freed memory for the next batch. glibc hands large freed blocks back to the
+system at once; their pages are then faulted in again for the next batch, which costs more than all else
+that is done with it. Measured on a virtual machine: encoding a batch of 100 KB 63 us instead of 12,
+appending 8 instead of 11 M records/s. Other allocators are left alone. What it keeps is bounded only at
+the end of its heap, so after a peak much more can stay: `Relief` gives that back.
 
 The collector is to look less often. It looks for cycles after every 700 objects, and thousands of requests
 that wait for the disk are no garbage: with one record to a request that was a sixth of the server's CPU.
@@ -12,6 +13,7 @@ Connections and sessions leave no cycles behind, so nothing large waits for it.
 
 import ctypes
 import gc
+from collections.abc import Callable
 from typing import Final
 
 # From malloc.h of glibc.
@@ -21,6 +23,8 @@ M_MMAP_THRESHOLD: Final = -3
 KEPT_BYTES: Final = 256 * 1024 * 1024
 # Larger blocks still come and go: glibc takes 32 MiB at most here.
 KEPT_BLOCK_BYTES: Final = 32 * 1024 * 1024
+# A load that swings by more than KEPT_BYTES would else have its pages faulted in again all the time.
+RELIEF_INTERVAL_S: Final = 10.0
 # New objects before a look at the youngest: more than the requests of a full window have.
 NEW_OBJECTS: Final = 50_000
 # Looks at the youngest before one at those a generation older, as Python has it by itself.
@@ -28,12 +32,47 @@ LOOKS: Final = 10
 
 
 def settle_allocator() -> bool:
-    """Whether the allocator took the word; without glibc there is none to be said."""
+    """True if mallopt accepted the settings; False without glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
     taken = mallopt(M_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
     return bool(taken)
+
+
+def give_back() -> bool:
+    """Returns freed pages to the system; True if there were any. Takes milliseconds for each 100 MB, so it
+    is not for the event loop."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return malloc_trim is not None and bool(malloc_trim(0))
+
+
+class Relief:
+    """Gives memory back when a peak is over: when the bytes held have fallen by KEPT_BYTES from the most
+    that they were, and at most once in RELIEF_INTERVAL_S.
+
+    `run` starts the work in another thread.
+    """
+
+    def __init__(
+        self, clock_s: Callable[[], float], run: Callable[[Callable[[], object]], object]
+    ) -> None:
+        self._clock_s = clock_s
+        self._run = run
+        self._most_bytes = 0
+        self._not_before_s = 0.0
+
+    def note(self, held_bytes: int) -> None:
+        if held_bytes >= self._most_bytes:
+            self._most_bytes = held_bytes
+            return
+        if self._most_bytes - held_bytes < KEPT_BYTES:
+            return
+        now_s = self._clock_s()
+        if now_s >= self._not_before_s:
+            self._not_before_s = now_s + RELIEF_INTERVAL_S
+            self._most_bytes = held_bytes
+            self._run(give_back)
 
 
 def settle_collector() -> None:

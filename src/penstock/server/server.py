@@ -29,7 +29,14 @@ from penstock.server.assembly import (
     open_engine,
     topic_defaults,
 )
-from penstock.server.banner import Facts, command_here, key_state, render, rustlog_state, why_there
+from penstock.server.banner import (
+    Facts,
+    command_here,
+    key_state,
+    render,
+    why_there,
+    writing_without_login,
+)
 from penstock.server.config.checks import check_exposure, listening
 from penstock.server.config.loading import LoadedConfig
 from penstock.server.config.schema import Config
@@ -47,14 +54,15 @@ from penstock.server.net.listeners import Listener
 from penstock.server.net.peer_log import PeerLog
 from penstock.server.net.tls import server_context
 from penstock.server.notify import notify
+from penstock.server.protocols import PROTOCOLS
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # How often a draining server looks whether open work is done.
 DRAIN_POLL_S: Final = 0.02
 # Peers see our end of the connection and close theirs; those that do not are cut off.
 GOODBYE_TIME_S: Final = 0.3
-# Listeners whose connections speak one protocol; all others look at the first bytes.
-ONE_PROTOCOL: Final = frozenset({"blipmq", "rustlog"})
+# Listeners whose connections speak one protocol, and which; all others look at the first bytes.
+ONE_PROTOCOL: Final = {name: row.name for row in PROTOCOLS for name in row.listeners}
 # Listeners that others serve. Flight's sockets only keep its port for it while its process is not there.
 NOT_OURS: Final = frozenset({"http", "flight"})
 
@@ -182,7 +190,7 @@ class Server:
         self.http.api = Api(self.broker, topic_defaults(self.config))
 
     def _factory(self, listener: str) -> Callable[[], Connection]:
-        protocol = listener if listener in ONE_PROTOCOL else None
+        protocol = ONE_PROTOCOL.get(listener)
         tls_only = self._tls_only(self.listeners[listener].address)
         return lambda: Connection(self.hub, protocol, tls_only=tls_only)
 
@@ -228,7 +236,7 @@ class Server:
                 data_directory=self.config.server.data_directory,
                 data_source=why_there(source.kind, str(source)),
                 keys=key_state(self.broker.access),
-                rustlog=rustlog_state(self.broker),
+                without_login=writing_without_login(self.broker, self.config.protocols),
                 tls=self._tls is not None,
                 tls_only=encrypted,
                 client_certificates=self.config.tls.client_ca is not None,

@@ -18,6 +18,7 @@ from conformance.blipmq.peer import (
 from kit.live_server import LiveServer, ServerProcess
 
 from penstock.server.config.loading import load_config
+from penstock.server.protocols import BlipmqConfig
 
 ORPHAN_TIME_US = 60_000_000
 
@@ -68,7 +69,7 @@ def test_an_orphan_ends_after_a_minute(
     """On the reference server every subscription lives as long as the process, and fills its memory.
     Here one that nobody uses any more ends 60 s after its last connection is gone: what it held has
     passed its time to live by then (protocol notes, section 2, question 11)."""
-    assert load_config(None, {}, {}).config.blipmq.orphan_time_us == ORPHAN_TIME_US
+    assert load_config(None, {}, {}).config.of(BlipmqConfig).orphan_time_us == ORPHAN_TIME_US
     server = start({})
     first, other = connect(server).login(), connect(server).login()
     orphan, kept = first.subscribe(topic), other.subscribe(topic)

@@ -273,7 +273,7 @@ def test_the_default_addresses() -> None:
     """BlipMQ where its clients look for it. Metrics are with health and the API on one HTTP port, 8080,
     where the reference server has 9100 for them alone."""
     listeners = load_config(None, {}, {}).config.listeners
-    assert str(listeners.blipmq) == "127.0.0.1:5555"
+    assert str(listeners.of("blipmq")) == "127.0.0.1:5555"
     assert str(listeners.tcp) == "127.0.0.1:9092"
     assert str(listeners.http) == "127.0.0.1:8080"
 

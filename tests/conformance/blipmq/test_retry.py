@@ -19,6 +19,7 @@ from kit.live_server import LiveServer
 
 from penstock.server.config.errors import BadValue
 from penstock.server.config.loading import load_config
+from penstock.server.protocols import BlipmqConfig
 
 SECOND_MS = 1000
 
@@ -48,7 +49,7 @@ def test_the_wait_doubles_with_each_delivery(
 ) -> None:
     """100, 200, 400 ms. The reference server looks every 200 ms, so a repeat may be that much late
     there; here a POLL looks itself (protocol notes, section 2, question 14)."""
-    assert load_config(None, {}, {}).config.blipmq.retry_backoff_us == 100_000
+    assert load_config(None, {}, {}).config.of(BlipmqConfig).retry_backoff_us == 100_000
     server = start({"blipmq.max_deliveries": "5"})
     peer = connect(server).login()
     subscription = in_flight(server, peer, topic)
@@ -86,7 +87,7 @@ def test_three_deliveries_then_a_dead_letter(
 ) -> None:
     """`max_deliveries` counts deliveries, as there: the first and two repeats. There the message then
     vanishes; here it goes to `<topic>.dlq`. Its tag is forgotten in both."""
-    assert load_config(None, {}, {}).config.blipmq.max_deliveries == 3
+    assert load_config(None, {}, {}).config.of(BlipmqConfig).max_deliveries == 3
     server = start({})
     peer = connect(server).login()
     dead = peer.subscribe(topic + ".dlq")
@@ -197,7 +198,7 @@ def test_a_queued_message_lives_for_60_seconds(
     start: Start, connect: Connect, clock: Clock, topic: str, qos: int
 ) -> None:
     """To the microsecond where the reference server is up to 200 ms late."""
-    assert load_config(None, {}, {}).config.blipmq.message_ttl_us == 60_000_000
+    assert load_config(None, {}, {}).config.of(BlipmqConfig).message_ttl_us == 60_000_000
     server = start({})
     peer = connect(server).login()
     early, late = peer.subscribe(topic, qos), peer.subscribe(topic, qos)
@@ -286,10 +287,10 @@ def test_the_defaults_are_larger_and_drops_are_counted(
 ) -> None:
     """65,536 messages and 64 MiB, because clients of the reference server hang at 1,024 (protocol
     notes, question 16)."""
-    chosen = load_config(None, {}, {}).config.blipmq
+    chosen = load_config(None, {}, {}).config.of(BlipmqConfig)
     assert (chosen.capacity_messages, chosen.capacity_bytes) == (65_536, 64 * 1024 * 1024)
     assert chosen.drops == "counted"
-    reference = load_config(None, {}, {"blipmq.profile": "reference"}).config.blipmq
+    reference = load_config(None, {}, {"blipmq.profile": "reference"}).config.of(BlipmqConfig)
     assert (reference.capacity_messages, reference.drops) == (1_024, "silent")
 
     server = start({})

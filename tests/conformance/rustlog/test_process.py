@@ -26,7 +26,7 @@ def test_the_default_address_is_that_of_the_existing_programs() -> None:
     this listener, wherever it is, is the next test."""
     config = load_config(None, {}, {}).config
     assert str(config.listeners.tcp) == "127.0.0.1:9092"
-    assert config.listeners.rustlog is None
+    assert config.listeners.of("rustlog") is None
     assert parse_server("127.0.0.1").port == 9092
 
 

@@ -16,6 +16,7 @@ from penstock.server.config.loading import KNOWN_KEYS, MAX_FILE_BYTES, LoadedCon
 from penstock.server.config.schema import SECTIONS, Config
 from penstock.server.config.text import render_init, render_show
 from penstock.server.net.address import Address
+from penstock.server.protocols import BlipmqConfig
 
 Load = Callable[..., LoadedConfig]
 
@@ -56,17 +57,20 @@ def test_the_promised_defaults() -> None:
     assert config.server.data_directory == "./penstock-data"
     assert config.server.drain_time_us == 10_000_000
     assert config.listeners.tcp == Address("127.0.0.1", 9092)
-    assert config.listeners.blipmq == Address("127.0.0.1", 5555)
+    assert config.listeners.of("blipmq") == Address("127.0.0.1", 5555)
     assert config.listeners.http == Address("127.0.0.1", 8080)
-    assert config.listeners.rustlog is None
+    assert config.listeners.of("rustlog") is None
     assert config.limits.prelogin_frame_bytes == 64 * 1024
     assert config.limits.buffered_bytes_per_connection > 2 * (16 * MIB + 4)
     assert config.limits.idle_time_us is None
     assert config.log.record_bytes == 16 * MIB
     assert config.topic_defaults.retention_age_us == 7 * 86_400_000_000
     assert config.topic_defaults.retention_bytes is None
-    assert config.blipmq.message_ttl_us == 60_000_000
-    assert (config.blipmq.capacity_messages, config.blipmq.drops) == (65_536, "counted")
+    assert config.of(BlipmqConfig).message_ttl_us == 60_000_000
+    assert (config.of(BlipmqConfig).capacity_messages, config.of(BlipmqConfig).drops) == (
+        65_536,
+        "counted",
+    )
 
 
 def test_flags_win_over_environment_over_file_over_default(path: Path) -> None:
@@ -103,7 +107,7 @@ def test_every_key_can_be_given_by_file_environment_and_flag(path: Path, key: st
 
 def effective(loaded: LoadedConfig, key: str) -> object:
     section, _, name = key.partition(".")
-    struct = getattr(loaded.config, section)
+    struct = loaded.config.section(section)
     return getattr(struct, name) if hasattr(struct, name) else getattr(struct, f"{name}_us")
 
 
@@ -312,11 +316,17 @@ def test_data_directory(home: str, given: str | None, expected: str, source: str
 
 def test_a_profile_changes_defaults_and_explicit_values_win(path: Path, load: Load) -> None:
     loaded = load('[blipmq]\nprofile = "reference"\n')
-    assert (loaded.config.blipmq.capacity_messages, loaded.config.blipmq.drops) == (1024, "silent")
+    assert (
+        loaded.config.of(BlipmqConfig).capacity_messages,
+        loaded.config.of(BlipmqConfig).drops,
+    ) == (1024, "silent")
     assert str(loaded.sources["blipmq.capacity_messages"]) == f"profile reference ({path}:2)"
     assert f"# profile reference ({path}:2)" in render_show(loaded)
     loaded = load('[blipmq]\nprofile = "reference"\n', PENSTOCK__BLIPMQ__CAPACITY_MESSAGES="9")
-    assert (loaded.config.blipmq.capacity_messages, loaded.config.blipmq.drops) == (9, "silent")
+    assert (
+        loaded.config.of(BlipmqConfig).capacity_messages,
+        loaded.config.of(BlipmqConfig).drops,
+    ) == (9, "silent")
     assert "expected one of" in refusal(BadValue, lambda: load("[blipmq]\nprofile = 'fast'"))
 
 
@@ -358,7 +368,10 @@ def test_the_shown_values_load_to_the_same(load: Load) -> None:
 
 
 def test_every_section_is_part_of_the_configuration() -> None:
-    assert [field.name for field in fields(Config)] == [*SECTIONS, "keys"]
+    config = Config()
+    assert all(isinstance(config.section(name), struct) for name, (struct, _) in SECTIONS.items())
+    fixed = {field.name for field in fields(Config)} - {"protocols", "keys"}
+    assert fixed | set(config.protocols) == set(SECTIONS)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KNOWN_KEYS)), st.text(max_size=20), max_size=4))

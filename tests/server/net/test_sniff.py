@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.server.net.sniff import HEAD_BYTES, Verdict, sniff, sniff_tls
+from penstock.server.protocols import ProtocolRow, row_of
 from penstock.wire.blipmq import frames as blipmq
 from penstock.wire.rustlog import frames as rustlog
 from penstock.wire.rustlog.binary import encode_request
@@ -17,31 +18,34 @@ def framed(payload: bytes) -> bytes:
 
 
 CASES = [
-    (HELLO, Verdict.BLIPMQ),
-    (bytes.fromhex("0000000b 01 0000000000000000 0000"), Verdict.BLIPMQ),
+    (HELLO, row_of("blipmq")),
+    (bytes.fromhex("0000000b 01 0000000000000000 0000"), row_of("blipmq")),
     (bytes.fromhex("1603010200 01"), Verdict.TLS),
     (bytes.fromhex("16030302"), Verdict.TLS),
-    (framed(b'{"Produce":{}}'), Verdict.RUSTLOG),
-    (framed(b'"ListTopics"'), Verdict.RUSTLOG),
-    *[(framed(blank + b'{"Fetch":{}}'), Verdict.RUSTLOG) for blank in (b" ", b"\n", b"\r", b"\t")],
-    (encode_request(rustlog.Produce("a", 0, [])), Verdict.RUSTLOG),
-    (encode_request(rustlog.Produce("orders", 3, [b"x", b""])), Verdict.RUSTLOG),
-    (encode_request(rustlog.Fetch("a", 0, 0, 100, None)), Verdict.RUSTLOG),
-    (encode_request(rustlog.OffsetCommit("a", 0, "g", 1)), Verdict.RUSTLOG),
-    (encode_request(rustlog.OffsetFetch("a", 0, "g")), Verdict.RUSTLOG),
-    (encode_request(rustlog.CreateTopic("a", 1)), Verdict.RUSTLOG),
-    (encode_request(rustlog.ListTopics()), Verdict.RUSTLOG),
-    (encode_request(rustlog.DescribeTopic("a")), Verdict.RUSTLOG),
-    (encode_request(rustlog.DescribePartition("a", 0)), Verdict.RUSTLOG),
-    (encode_request(rustlog.Metrics()), Verdict.RUSTLOG),
-    (encode_request(rustlog.Ping()), Verdict.RUSTLOG),
-    (b"\0\0\0\0", Verdict.RUSTLOG),
-    (bytes.fromhex("7fffffff") + b"{", Verdict.RUSTLOG),
-    (bytes.fromhex("7fffffff") + b"\x01", Verdict.RUSTLOG),
-    (bytes.fromhex("00a00001"), Verdict.RUSTLOG),
-    (bytes.fromhex("ffffffff"), Verdict.RUSTLOG),
-    (b"rust\x01", Verdict.RUSTLOG),
-    (b'rust"', Verdict.RUSTLOG),
+    (framed(b'{"Produce":{}}'), row_of("rustlog")),
+    (framed(b'"ListTopics"'), row_of("rustlog")),
+    *[
+        (framed(blank + b'{"Fetch":{}}'), row_of("rustlog"))
+        for blank in (b" ", b"\n", b"\r", b"\t")
+    ],
+    (encode_request(rustlog.Produce("a", 0, [])), row_of("rustlog")),
+    (encode_request(rustlog.Produce("orders", 3, [b"x", b""])), row_of("rustlog")),
+    (encode_request(rustlog.Fetch("a", 0, 0, 100, None)), row_of("rustlog")),
+    (encode_request(rustlog.OffsetCommit("a", 0, "g", 1)), row_of("rustlog")),
+    (encode_request(rustlog.OffsetFetch("a", 0, "g")), row_of("rustlog")),
+    (encode_request(rustlog.CreateTopic("a", 1)), row_of("rustlog")),
+    (encode_request(rustlog.ListTopics()), row_of("rustlog")),
+    (encode_request(rustlog.DescribeTopic("a")), row_of("rustlog")),
+    (encode_request(rustlog.DescribePartition("a", 0)), row_of("rustlog")),
+    (encode_request(rustlog.Metrics()), row_of("rustlog")),
+    (encode_request(rustlog.Ping()), row_of("rustlog")),
+    (b"\0\0\0\0", row_of("rustlog")),
+    (bytes.fromhex("7fffffff") + b"{", row_of("rustlog")),
+    (bytes.fromhex("7fffffff") + b"\x01", row_of("rustlog")),
+    (bytes.fromhex("00a00001"), row_of("rustlog")),
+    (bytes.fromhex("ffffffff"), row_of("rustlog")),
+    (b"rust\x01", row_of("rustlog")),
+    (b'rust"', row_of("rustlog")),
     (b"\xaf\x01\x02\x03\x04", Verdict.NONE),
     (b"\x16\x02\x00\x00\x00", Verdict.NONE),
     (b"GET / HTTP/1.1\r\n", Verdict.NONE),
@@ -56,16 +60,16 @@ CASES = [
 
 @pytest.mark.parametrize(("data", "expected"), CASES)
 @pytest.mark.parametrize("trailing", [b"", b"\0", b"{" * 100])
-def test_whole(data: bytes, expected: Verdict, trailing: bytes) -> None:
+def test_whole(data: bytes, expected: Verdict | ProtocolRow, trailing: bytes) -> None:
     assert sniff(data + trailing) is expected
 
 
 @pytest.mark.parametrize(("data", "expected"), CASES)
-def test_byte_by_byte(data: bytes, expected: Verdict) -> None:
+def test_byte_by_byte(data: bytes, expected: Verdict | ProtocolRow) -> None:
     verdicts = [sniff(data[:size]) for size in range(len(data) + 1)]
     decided = next(at for at, verdict in enumerate(verdicts) if verdict is not Verdict.MORE)
     assert decided <= HEAD_BYTES
-    assert set(verdicts[decided:]) == {expected}
+    assert all(verdict is expected for verdict in verdicts[decided:])
 
 
 def test_no_produce_that_can_succeed_looks_like_a_hello() -> None:
@@ -73,7 +77,7 @@ def test_no_produce_that_can_succeed_looks_like_a_hello() -> None:
     assert int.from_bytes(smallest[:4], "big") == 12
     assert smallest[4] == blipmq.HELLO
     # Without a topic it has the length of a HELLO; RustLog would refuse it anyway.
-    assert sniff(encode_request(rustlog.Produce("", 0, []))) is Verdict.BLIPMQ
+    assert sniff(encode_request(rustlog.Produce("", 0, []))) is row_of("blipmq")
 
 
 @given(st.binary(max_size=12))
@@ -97,5 +101,7 @@ def test_five_bytes_always_decide_and_it_stays_so(data: bytes) -> None:
         (b"{", Verdict.NONE),
     ],
 )
-def test_a_listener_with_one_protocol_looks_for_tls_only(data: bytes, expected: Verdict) -> None:
+def test_a_listener_with_one_protocol_looks_for_tls_only(
+    data: bytes, expected: Verdict | ProtocolRow
+) -> None:
     assert sniff_tls(data) is expected

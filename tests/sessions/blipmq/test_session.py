@@ -21,6 +21,7 @@ from penstock.sessions.blipmq.session import BlipMQSession
 from penstock.sessions.stream import SessionLimits
 from penstock.wire.blipmq import frames as wire
 from penstock.wire.blipmq.batch import encode_acks, encode_messages, encode_polls, pack_consecutive
+from penstock.wire.primitives import frame_size
 
 Way = Callable[[bytes], Iterator[bytes]]
 
@@ -29,7 +30,7 @@ LOGGED_IN = wire.encode_ack(1, 0) + wire.encode_ack(2, 0)
 
 
 def connect(bench: Bench, limits: SessionLimits | None = None, room: int | None = None) -> Peer:
-    return Peer(bench, partial(BlipMQSession, bench.broker), limits, room)
+    return Peer(bench, partial(BlipMQSession, bench.broker, frame_size=frame_size), limits, room)
 
 
 def logged_in(bench: Bench, limits: SessionLimits | None = None, room: int | None = None) -> Peer:

@@ -15,6 +15,7 @@ from sessions.kit import WAYS, Peer
 from penstock.log.storage.files import RealFiles
 from penstock.sessions.rustlog.session import RustLogSession
 from penstock.sessions.stream import SessionLimits
+from penstock.wire.primitives import frame_size
 from penstock.wire.rustlog import binary as rustlog_binary
 from penstock.wire.rustlog import binary_reply as rustlog_binary_reply
 from penstock.wire.rustlog import frames as wire
@@ -30,7 +31,7 @@ FETCH = wire.Fetch("t", 0, 0, 1 << 20, None)
 
 
 def connect(bench: Bench, limits: SessionLimits | None = None, room: int | None = None) -> Peer:
-    make = partial(RustLogSession, bench.broker, principal=ANYBODY)
+    make = partial(RustLogSession, bench.broker, frame_size=frame_size, principal=ANYBODY)
     return Peer(bench, make, limits, room)
 
 

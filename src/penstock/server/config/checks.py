@@ -12,6 +12,7 @@ from penstock.server.config.errors import ConfigConflict
 from penstock.server.config.schema import Config
 from penstock.server.config.units import format_bytes
 from penstock.server.net.address import Address
+from penstock.server.protocols import PROTOCOLS, BlipmqConfig
 
 DEVELOPMENT_KEY: Final = "dev-key"
 
@@ -29,10 +30,11 @@ def check_together(config: Config, sources: Mapping[str, object]) -> None:
 
 
 def listening(config: Config) -> dict[str, Address]:
-    """The listeners that are on, by name."""
-    addresses = {
-        field.name: getattr(config.listeners, field.name) for field in fields(config.listeners)
-    }
+    """The listeners that are on, by name: all protocols together, each alone, then the others."""
+    alone = [name for row in PROTOCOLS for name in row.listeners]
+    others = [field.name for field in fields(config.listeners) if field.name not in alone]
+    names = [others[0], *alone, *others[1:]]
+    addresses = {name: config.listeners.of(name) for name in names}
     return {name: address for name, address in addresses.items() if address is not None}
 
 
@@ -104,7 +106,7 @@ def _check_sizes(config: Config, sources: Mapping[str, object]) -> None:
          largest_frame, "one largest frame, see log.record_bytes"),
         ("limits.buffered_bytes_total", limits.buffered_bytes_total,
          limits.buffered_bytes_per_connection, "limits.buffered_bytes_per_connection"),
-        ("blipmq.capacity_bytes", config.blipmq.capacity_bytes,
+        ("blipmq.capacity_bytes", config.of(BlipmqConfig).capacity_bytes,
          record_bytes, "one largest record, log.record_bytes"),
     )  # fmt: skip
     for key, value, least, reason in rules:

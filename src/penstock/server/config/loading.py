@@ -21,6 +21,7 @@ from penstock.server.config.errors import BadValue, ConfigFileError, UnknownKey
 from penstock.server.config.keys import MASK, parse_keys
 from penstock.server.config.kinds import Key, key_name, key_of
 from penstock.server.config.schema import PROFILES, SECTIONS, Config
+from penstock.server.protocols import PROTOCOLS
 
 ENVIRONMENT_PREFIX: Final = "PENSTOCK__"
 # A complete file is about 10 KB. Larger by far is not a configuration, and is not read into memory.
@@ -96,7 +97,8 @@ def load_config(
             values[section][field.name] = _parse(name, raw)
             sources[name] = raw.source
     built = {section: struct(**values[section]) for section, (struct, _) in SECTIONS.items()}
-    config = Config(**built, keys=keys)
+    protocols = {row.name: built.pop(row.name) for row in PROTOCOLS}
+    config = Config(**built, protocols=protocols, keys=keys)
     for number in range(len(keys)):
         sources[f"keys[{number}]"] = Source("file", file.locate(f"keys[{number}]"))
     check_together(config, sources)

@@ -5,12 +5,12 @@
 in config.py, rules between keys are in config_checks.py.
 """
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any, Final, Literal, TypeVar
 
 from penstock.log import settings as topic
 from penstock.server.config.kinds import (
-    TopicRequest,
     choice,
     count,
     directory,
@@ -20,13 +20,14 @@ from penstock.server.config.kinds import (
     optional_path,
     size,
     size_or_off,
-    text,
     time,
     time_or_off,
-    topics,
 )
 from penstock.server.config.units import format_bytes, format_time_us
 from penstock.server.net.address import Address
+from penstock.server.protocols import PROTOCOLS
+
+Section = TypeVar("Section")
 
 DEFAULT_DATA_DIRECTORY: Final = "./penstock-data"
 
@@ -64,14 +65,32 @@ class ListenersConfig:
     tcp: Address | None = listener(
         "127.0.0.1:9092", "All TCP protocols, told apart by their first bytes, with or without TLS."
     )
-    blipmq: Address | None = listener("127.0.0.1:5555", "BlipMQ alone.")
-    rustlog: Address | None = listener("off", "RustLog alone.")
     flight: Address | None = listener(
         "127.0.0.1:8815", "Arrow Flight: topics as tables. With a certificate it speaks TLS only."
     )
     http: Address | None = listener(
         "127.0.0.1:8080", "HTTP: /healthz, /readyz, /metrics, and the API under /api/v1."
     )
+
+    def of(self, name: str) -> Address | None:
+        """A listener by its name, also those that a protocol has for itself."""
+        address: Address | None = getattr(self, name)
+        return address
+
+
+# With the listeners that each protocol has for itself.
+AllListenersConfig: Final = make_dataclass(
+    "AllListenersConfig",
+    [
+        (name, Address | None, listener(default, f"{row.title} alone."))
+        for row in PROTOCOLS
+        for name, default in row.listeners.items()
+    ],
+    bases=(ListenersConfig,),
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,49 +211,6 @@ class TopicDefaultsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlipmqConfig:
-    profile: Literal["default", "reference"] = choice(
-        "default", "reference", default="default",
-        meaning="Defaults of this section; reference has the constants of the reference server.",
-    )  # fmt: skip
-    message_ttl_us: int | None = time_or_off(
-        "60 s", "A message not delivered by then is dropped; 0 or off: never.", zero_is_off=True
-    )
-    capacity_messages: int = count(65_536, "Messages a subscription holds; then the oldest go.")
-    capacity_bytes: int = size("64 MiB", "Bytes a subscription holds; then the oldest go.")
-    drops: Literal["counted", "silent"] = choice(
-        "counted", "silent", default="counted",
-        meaning="Whether messages that go for lack of capacity are counted and logged.",
-    )  # fmt: skip
-    max_deliveries: int = count(
-        3, "Deliveries of a QoS 1 message without ACK; then it goes to <topic>.dlq."
-    )
-    retry_backoff_us: int = time(
-        "100 ms", "Wait before the second delivery; doubled for each one after it."
-    )
-    orphan_time_us: int = time(
-        "60 s", "A subscription ends this long after its last connection is gone."
-    )
-    replay: Literal["first-subscriber", "none"] = choice(
-        "first-subscriber", "none", default="first-subscriber",
-        meaning="Who gets the unacknowledged backlog of a topic after a restart.",
-    )  # fmt: skip
-    subscription_owner: Literal["any", "key"] = choice(
-        "any", "key", default="any",
-        meaning="Who may POLL and ACK a subscription: any login, or the API key that made it.",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RustlogConfig:
-    auto_create: bool = flag(False, "Create a topic at its first Produce.")
-    topics: tuple[TopicRequest, ...] = topics(
-        'Topics to create at start, each "name" or "name:partitions".'
-    )
-    principal: str = text("anonymous", "RustLog has no login; its connections act as this user.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyConfig:
     """One [[keys]] table: an API key, given in exactly one of three ways."""
 
@@ -249,22 +225,31 @@ class KeyConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     server: ServerConfig = ServerConfig()
-    listeners: ListenersConfig = ListenersConfig()
+    listeners: ListenersConfig = AllListenersConfig()
     tls: TlsConfig = TlsConfig()
     limits: LimitsConfig = LimitsConfig()
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     topic_defaults: TopicDefaultsConfig = TopicDefaultsConfig()
-    blipmq: BlipmqConfig = BlipmqConfig()
-    rustlog: RustlogConfig = RustlogConfig()
+    # The sections of the protocols, by their names.
+    protocols: Mapping[str, object] = field(
+        default_factory=lambda: {row.name: row.section() for row in PROTOCOLS}
+    )
     keys: tuple[KeyConfig, ...] = ()
+
+    def section(self, name: str) -> object:
+        return self.protocols[name] if name in self.protocols else getattr(self, name)
+
+    def of(self, section: type[Section]) -> Section:
+        """The section of a protocol."""
+        return next(one for one in self.protocols.values() if isinstance(one, section))
 
 
 # The sections in the order of the written file, with their structs and the words above them.
-SECTIONS: Final = {
+SECTIONS: Final[dict[str, tuple[type[Any], str]]] = {
     "server": (ServerConfig, "The process."),
     "listeners": (
-        ListenersConfig,
+        AllListenersConfig,
         'Where to listen: "host:port", IPv6 in brackets, port 0 for any free one, "off" for none.',
     ),
     "tls": (TlsConfig, "Certificate and key together switch TLS on, on the same ports."),
@@ -272,15 +257,11 @@ SECTIONS: Final = {
     "http": (HttpConfig, "The HTTP listener."),
     "log": (LogConfig, "The durable log."),
     "topic_defaults": (TopicDefaultsConfig, "Settings of topics that do not set them."),
-    "blipmq": (BlipmqConfig, "The BlipMQ protocol."),
-    "rustlog": (RustlogConfig, "The RustLog protocol."),
+    **{row.name: (row.section, f"The {row.title} protocol.") for row in PROTOCOLS},
 }
 
 # A profile changes defaults of its own section; values that are set anywhere win over it.
 # (section, key of the profile) -> profile -> key -> value as written.
 PROFILES: Final[dict[tuple[str, str], dict[str, dict[str, object]]]] = {
-    ("blipmq", "profile"): {
-        "default": {},
-        "reference": {"capacity_messages": 1_024, "drops": "silent"},
-    },
+    (row.name, "profile"): row.profiles for row in PROTOCOLS if row.profiles
 }

@@ -48,7 +48,7 @@ def render_show(loaded: LoadedConfig) -> str:
         lines = [f"[{section}]"]
         for field in fields(struct):
             name = f"{section}.{key_name(field.name)}"
-            value = getattr(getattr(loaded.config, section), field.name)
+            value = getattr(loaded.config.section(section), field.name)
             setting = f"{key_name(field.name)} = {KNOWN_KEYS[name].literal(value)}"
             lines.append(f"{setting:<{_COMMENT_COLUMN}} # {loaded.sources[name]}")
         blocks.append("\n".join(lines) + "\n")

@@ -16,6 +16,7 @@ from penstock.server.net.hub import Hub
 from penstock.server.net.outgoing import Outgoing
 from penstock.server.net.sniff import Verdict, sniff, sniff_tls
 from penstock.server.net.tls import TlsPipe
+from penstock.server.protocols import ProtocolRow
 from penstock.sessions.stream import Session
 
 # Reasons to stop reading that belong to the connection; a session has others.
@@ -159,8 +160,8 @@ class Connection(Outgoing):
             self._start_tls(head)
         elif self._protocol is not None:
             self._begin(self._protocol, head)
-        elif verdict.value in self._hub.make_session:
-            self._begin(verdict.value, head)
+        elif isinstance(verdict, ProtocolRow) and verdict.name in self._hub.make_session:
+            self._begin(verdict.name, head)
         else:
             shown = head[:SHOWN_BYTES].hex(" ")
             self._drop("unknown_protocol", f"first bytes {shown} fit no protocol, closed")

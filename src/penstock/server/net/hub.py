@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.server.memory import Relief
 from penstock.server.net.counters import SocketCounters
 from penstock.server.net.peer_log import PeerLog
 from penstock.sessions.stream import Session, Stream
@@ -63,6 +64,7 @@ class Hub:
         # Every read of the loop goes here and is copied out before the next one.
         self.read_view = memoryview(bytearray(READ_BUFFER_BYTES))
         self.held_bytes = 0
+        self._relief = Relief(loop.time, lambda work: loop.run_in_executor(None, work))
         self._addresses: Counter[str] = Counter()
         self._unflushed: list[Outgoing] = []
         self._short_of_memory: set[Connection] = set()
@@ -106,6 +108,7 @@ class Hub:
     def hold(self, change: int) -> None:
         """A connection holds more or fewer bytes than before."""
         self.held_bytes += change
+        self._relief.note(self.held_bytes)
         low = self.limits.buffered_bytes_total * RESUME_SHARE
         if change < 0 and self._short_of_memory and self.held_bytes <= low:
             waiting, self._short_of_memory = self._short_of_memory, set()

@@ -20,7 +20,7 @@ from penstock.log.engine import AppendToken
 from penstock.sessions.base import OVER, READING, WAITING, BaseSession, Slot
 from penstock.sessions.blipmq.delivery import PollAnswers
 from penstock.sessions.blipmq.refusals import publish_nack, subscribe_nack, without_large
-from penstock.sessions.stream import SessionLimits, Stream
+from penstock.sessions.stream import FrameSize, SessionLimits, Stream
 from penstock.wire.blipmq import frames as wire
 from penstock.wire.blipmq.batch import encode_nacks, pack_consecutive
 from penstock.wire.blipmq.split import (
@@ -34,7 +34,6 @@ from penstock.wire.blipmq.split import (
     unpack_ids,
 )
 from penstock.wire.errors import PeerError
-from penstock.wire.primitives import frame_size
 
 # Read from the log for one step of an answer: large enough to be quick, small enough that a peer that
 # asks for much and reads little costs little memory.
@@ -70,7 +69,9 @@ class _Writes:
 class BlipMQSession(BaseSession[Operation]):
     protocol = "blipmq"
 
-    def __init__(self, port: Port, stream: Stream, limits: SessionLimits) -> None:
+    def __init__(
+        self, port: Port, stream: Stream, limits: SessionLimits, frame_size: FrameSize
+    ) -> None:
         super().__init__(stream, limits, port.counters["blipmq"], frame_size)
         self._port = port
         self._greeted = False

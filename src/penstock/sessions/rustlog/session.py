@@ -18,9 +18,8 @@ from penstock.log.engine import MAX_TOPIC_NAME_BYTES, AppendToken, Pending, Read
 from penstock.sessions.base import BaseSession, Slot
 from penstock.sessions.rustlog.dialects import BinaryDialect, Dialect, JsonDialect
 from penstock.sessions.rustlog.produces import ProduceRun
-from penstock.sessions.stream import SessionLimits, Stream
+from penstock.sessions.stream import FrameSize, SessionLimits, Stream
 from penstock.wire.errors import PeerError
-from penstock.wire.primitives import frame_size
 from penstock.wire.rustlog import frames as wire
 
 # A Fetch never reads more than fits a reply.
@@ -55,6 +54,7 @@ class RustLogSession(BaseSession[wire.Frame]):
         port: Port,
         stream: Stream,
         limits: SessionLimits,
+        frame_size: FrameSize,
         principal: Principal,
         *,
         auto_create: bool = False,

@@ -60,6 +60,10 @@ MAX_LOGIN_LENGTH: Final = 64 * 1024 + HEADER_BYTES
 PUBLISH_OVERHEAD: Final = 3
 
 
+# Length and type of a HELLO: 9 + 2 bytes.
+_HELLO_HEAD: Final = bytes((0, 0, 0, LENGTH_OVERHEAD + 2, HELLO))
+
+
 @mypyc_attr(native_class=False)
 class BlipMQProtocolError(PeerError):
     """With a code: answer NACK(code, what) and go on. Without: close, the stream is lost."""
@@ -301,3 +305,12 @@ def check_message(topic: bytes, size: int) -> None:
     check_topic(topic)
     if size > message_room(topic):
         raise ValueError(f"message of {size} bytes, a frame has room for {message_room(topic)}")
+
+
+def begins(head: bytes) -> bool | None:
+    """Whether a connection that begins with these bytes speaks BlipMQ: it opens with HELLO, whose length is
+    always 11. None while there are too few of them."""
+    first = _HELLO_HEAD[: len(head)]
+    if head[: len(first)] != first:
+        return False
+    return True if len(head) >= len(_HELLO_HEAD) else None

@@ -30,7 +30,7 @@ DECODE_ERROR: Final = 2
 JSON_OPENERS: Final = b'{"'
 BINARY_TYPES: Final = b"\x01\x02\x03\x04\x05\x06\x07\x08\x09\xff"
 BLANKS: Final = b" \t\n\r"
-_TAB: Final = 0x09
+_FLYMQ_MAGIC: Final = 0xAF
 
 
 @mypyc_attr(native_class=False)
@@ -329,6 +329,34 @@ def _bad_length(length: i64, position: i64, dialect: i64) -> RustLogProtocolErro
     else:
         what = f"max frame size exceeded: {length} bytes (max: {MAX_FRAME_BYTES})"
     return RustLogProtocolError(what, position, FRAME_ERROR, dialect)
+
+
+def begins(head: bytes) -> bool | None:
+    """Whether a connection that begins with these bytes speaks RustLog. None while there are too few.
+
+    u32 length, then { " or blank space                dialect J
+    u32 length, then 01 to 09 or ff                    dialect B
+    00 00 00 00                                        there is an answer for it
+    u32 length above the cap, not text (20 to 7e)      there is an answer for it
+    text (GET, SSH-), then { " 01 to 08 or ff          a length above the cap too
+    af                                                 no: the first byte of FlyMQ
+    """
+    if head and head[0] == _FLYMQ_MAGIC:
+        return False
+    if len(head) < LENGTH_BYTES:
+        return None
+    length = int.from_bytes(head[:LENGTH_BYTES], "big")
+    too_long = length > MAX_FRAME_BYTES
+    text = 0x20 <= head[0] <= 0x7E
+    if length == 0 or (too_long and not text):
+        return True
+    if len(head) == LENGTH_BYTES:
+        return None
+    first: int = head[LENGTH_BYTES]
+    # Behind a word of a text protocol a blank tells nothing: HTTP has "POST " and "HEAD ".
+    if first in BLANKS:
+        return not too_long
+    return first in JSON_OPENERS or first in BINARY_TYPES
 
 
 def framed(payload: bytes) -> bytes:
