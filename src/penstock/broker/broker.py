@@ -85,6 +85,10 @@ class Broker:
         """`address` is the peer's, without its port: addresses take turns where logins wait."""
         self.access.login(key, done, wanted=wanted, address=address)
 
+    def has_rights(self, principal: Principal) -> bool:
+        """False for who may use no topic at all."""
+        return self.access.has_rights(principal)
+
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of the principal is revoked."""
         return self.access.still_valid(principal)

@@ -119,3 +119,31 @@ def test_a_revoked_key_stops_working_on_an_open_connection(data: Path, dialect: 
         assert peer.ask(dialect.fetch("open", 0, 0, 9)) == dialect.fetched(0, [b"x"], 1)
         running.server.broker.access.revoke_key("looker")
         assert b"the key 'looker' is revoked" in peer.ask(dialect.fetch("open", 0, 0, 9))
+
+
+@both
+def test_strangers_cannot_make_the_server_hold_large_frames(data: Path, dialect: Dialect) -> None:
+    """They would need no right for it: the beginning of a frame is held until its end is there."""
+    length = 9 * 1024 * 1024
+    words = {
+        "J": f"max frame size exceeded: {length} bytes (max: 65536)",
+        "B": f"Frame error: frame too large: {length} bytes (max: 65536)",
+    }
+    first = dialect.produce("open", 0, [b"x"])[:1]
+    with live(data) as running:
+        for _ in range(20):
+            with Talker(running.port()) as peer:
+                peer.send(length.to_bytes(4, "big") + first)
+                assert peer.hear() == dialect.error(1, words[dialect.name])
+                assert peer.at_end()
+        with Talker(running.port()) as peer:
+            topic = "t" * (65_536 - len(dialect.produce("", 0, [])))
+            peer.send(len(dialect.produce(topic, 0, [])).to_bytes(4, "big"))
+            peer.send(dialect.produce(topic, 0, []))
+            assert b"may not publish" in peer.hear(), "up to the limit they get the usual answer"
+        assert running.call(lambda: running.server.hub.held_bytes) == 0
+
+
+def test_who_has_a_right_may_send_large_frames(data: Path) -> None:
+    with live(data, rustlog__principal="scribe") as running, Talker(running.port()) as peer:
+        assert peer.ask(BINARY.produce("open", 0, [bytes(1 << 20)])) == BINARY.produced(1, 1)

@@ -306,6 +306,10 @@ class Access:
             self.allowed(principal, right, topic) for topic in topics
         )
 
+    def has_rights(self, principal: Principal) -> bool:
+        """Whether there may be a topic that the principal can use; False once its key is revoked."""
+        return bool(ROLE_ACTIONS.get(principal.role)) and self.still_valid(principal)
+
     def shows(
         self, principal: Principal, topic: str, actions: Sequence[Action] = ("read", "write")
     ) -> bool:

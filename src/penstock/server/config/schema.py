@@ -114,7 +114,9 @@ class LimitsConfig:
     )
     buffered_bytes_total: int = size("1 GiB", "Bytes held for all connections together.")
     prelogin_frame_bytes: int = size(
-        "64 KiB", "Largest frame before login, its fixed header not counted.", least="256 B"
+        "64 KiB",
+        "Largest frame before login, and of who may do nothing; its fixed header not counted.",
+        least="256 B",
     )
     login_time_us: int = time("10 s", "A connection that has not logged in by then is closed.")
     failed_logins: int = count(10, "Wrong logins on one connection; then it is closed.")

@@ -73,7 +73,12 @@ class RustLogSession(BaseSession[wire.Frame]):
         stream.logged_in()  # RustLog has no login: who speaks it is in
 
     def split(self, buffer: bytes, start: int) -> tuple[list[wire.Frame], int, PeerError | None]:
-        frames, position, broken = wire.split_frames(buffer, start, len(buffer), self._last_dialect)
+        # Who may do nothing here needs no more memory than somebody who has not logged in yet.
+        known = self._port.has_rights(self._principal)
+        most = wire.MAX_FRAME_BYTES if known else self.limits.prelogin_frame_bytes
+        frames, position, broken = wire.split_frames(
+            buffer, start, len(buffer), self._last_dialect, most
+        )
         if frames:
             self._last_dialect = frames[-1].dialect
         return frames, position, broken

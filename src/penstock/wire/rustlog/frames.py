@@ -272,7 +272,13 @@ class Frame:
 Split: TypeAlias = tuple[list[Frame], int, RustLogProtocolError | None]
 
 
-def split_frames(buffer: bytes, start: i64, end: i64, dialect: i64 = UNTOLD) -> Split:
+def split_frames(
+    buffer: bytes,
+    start: i64,
+    end: i64,
+    dialect: i64 = UNTOLD,
+    max_bytes: i64 = MAX_FRAME_BYTES,
+) -> Split:
     """All complete frames: (frames, where the rest begins, error).
 
     `dialect` is the one this connection used last. An error means: answer the frames, answer the
@@ -284,11 +290,11 @@ def split_frames(buffer: bytes, start: i64, end: i64, dialect: i64 = UNTOLD) -> 
     while end - position >= LENGTH_BYTES:
         length = read_u32(buffer, position)
         payload: i64 = position + LENGTH_BYTES
-        if length == 0 or length > MAX_FRAME_BYTES:
+        if length == 0 or length > max_bytes:
             if dialect == UNTOLD:
                 told = length > 0 and payload < end
                 dialect = dialect_of(buffer, payload, end, dialect) if told else JSON
-            return frames, position, _bad_length(length, position, dialect)
+            return frames, position, _bad_length(length, position, dialect, max_bytes)
         if payload + length > end:
             break
         position = payload + length
@@ -317,7 +323,7 @@ def dialect_of(buffer: bytes, start: i64, end: i64, last: i64) -> i64:
     return JSON if last == UNTOLD else last
 
 
-def _bad_length(length: i64, position: i64, dialect: i64) -> RustLogProtocolError:
+def _bad_length(length: i64, position: i64, dialect: i64, max_bytes: i64) -> RustLogProtocolError:
     if length == 0:
         what = (
             "Frame error: invalid protocol: zero-length frame"
@@ -325,9 +331,9 @@ def _bad_length(length: i64, position: i64, dialect: i64) -> RustLogProtocolErro
             else "failed to parse request: zero-length frame"
         )
     elif dialect == BINARY:
-        what = f"Frame error: frame too large: {length} bytes (max: {MAX_FRAME_BYTES})"
+        what = f"Frame error: frame too large: {length} bytes (max: {max_bytes})"
     else:
-        what = f"max frame size exceeded: {length} bytes (max: {MAX_FRAME_BYTES})"
+        what = f"max frame size exceeded: {length} bytes (max: {max_bytes})"
     return RustLogProtocolError(what, position, FRAME_ERROR, dialect)
 
 
