@@ -7,10 +7,10 @@ import socket
 import pytest
 from kit.echo_server import LOOPS, Echo, echo_server, hang_up, next_turn, run
 
-from penstock.server.net.connection import NO_MEMORY, PEER_READS_NOTHING, Connection
+from penstock.server.net.connection import Connection
 from penstock.server.net.hub import ConnectionLimits
-from penstock.server.net.outgoing import CONGESTED_BYTES
 from penstock.server.net.peer_log import PEER_LOG_ADDRESSES, PeerLog
+from penstock.server.net.stream import CONGESTED_BYTES, NO_MEMORY, PEER_READS_NOTHING
 
 HELLO = bytes.fromhex("0000000b 01 0000000000000001 0001")
 PING = b"\0\0\0\1\xff"
@@ -119,9 +119,9 @@ def test_writes_of_one_turn_go_out_together(loop: str) -> None:
     sends: list[int] = []
 
     class Counting(Connection):
-        def _send(self, parts: list[bytes]) -> None:
+        def send(self, parts: list[bytes]) -> None:
             sends.append(len(parts))
-            super()._send(parts)
+            super().send(parts)
 
     async def test() -> None:
         async with echo_server(connection=Counting) as echo:

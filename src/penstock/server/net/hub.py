@@ -18,7 +18,7 @@ from penstock.sessions.stream import Session, Stream
 
 if TYPE_CHECKING:
     from penstock.server.net.connection import Connection
-    from penstock.server.net.outgoing import Outgoing
+    from penstock.server.net.stream import NetStream
 
 # One read takes at most this much. Measured: larger reads no longer make the split faster.
 READ_BUFFER_BYTES: Final = 256 * 1024
@@ -66,8 +66,8 @@ class Hub:
         self.held_bytes = 0
         self._relief = Relief(loop.time, lambda work: loop.run_in_executor(None, work))
         self._addresses: Counter[str] = Counter()
-        self._unflushed: list[Outgoing] = []
-        self._short_of_memory: set[Connection] = set()
+        self._unflushed: list[NetStream] = []
+        self._short_of_memory: set[NetStream] = set()
 
     def admit(self, connection: "Connection", address: str) -> str | None:
         """Takes the connection in, or says which limit is against it."""
@@ -83,7 +83,6 @@ class Hub:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
-        self._short_of_memory.discard(connection)
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]
@@ -92,31 +91,34 @@ class Hub:
         self.counters.failed_logins += 1
         self.peer_log.note(address, peer, "a login with a wrong key failed")
 
-    def flush_later(self, connection: "Outgoing") -> None:
-        """The connection writes once, after everything else of this turn of the loop."""
+    def flush_later(self, stream: "NetStream") -> None:
+        """The stream writes once, after everything else of this turn of the loop."""
         if not self._unflushed:
             self.loop.call_soon(self._flush)
-        self._unflushed.append(connection)
+        self._unflushed.append(stream)
 
     def _flush(self) -> None:
-        connections, self._unflushed = self._unflushed, []
-        for connection in connections:
-            connection.flush()
+        streams, self._unflushed = self._unflushed, []
+        for stream in streams:
+            stream.flush()
 
-    # --- memory of all connections together ------------------------------------------------------
+    # --- memory of all streams together ----------------------------------------------------------
 
     def hold(self, change: int) -> None:
-        """A connection holds more or fewer bytes than before."""
+        """A stream holds more or fewer bytes than before."""
         self.held_bytes += change
         self._relief.note(self.held_bytes)
         low = self.limits.buffered_bytes_total * RESUME_SHARE
         if change < 0 and self._short_of_memory and self.held_bytes <= low:
             waiting, self._short_of_memory = self._short_of_memory, set()
-            for connection in waiting:
-                connection.memory_is_back()
+            for stream in waiting:
+                stream.memory_is_back()
 
     def over_budget(self) -> bool:
         return self.held_bytes > self.limits.buffered_bytes_total
 
-    def wait_for_memory(self, connection: "Connection") -> None:
-        self._short_of_memory.add(connection)
+    def wait_for_memory(self, stream: "NetStream") -> None:
+        self._short_of_memory.add(stream)
+
+    def wait_no_more(self, stream: "NetStream") -> None:
+        self._short_of_memory.discard(stream)
