@@ -48,6 +48,7 @@ CASES: list[tuple[Exception, Code, str]] = [
     (log.LogClosed(), Code.SHUTTING_DOWN, "shutting down"),
     (metadata.MetadataError(PATH), Code.STORAGE_ERROR, "storage failed"),
     (metadata.MetadataTooNew(PATH, 9, 1), Code.STORAGE_ERROR, "storage failed"),
+    (metadata.MetadataMissing(PATH, 3, "data"), Code.STORAGE_ERROR, "storage failed"),
     (metadata.MetadataDamaged(PATH, "no database"), Code.CORRUPT_LOG, "damaged"),
     (metadata.MetadataUnavailable(PATH, "locked"), Code.STORAGE_ERROR, "storage failed"),
     (metadata.MetadataWriteFailed(PATH, "disk full", 3), Code.STORAGE_ERROR, "disk full"),

@@ -188,6 +188,7 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.LogClosed: (Code.SHUTTING_DOWN, _without_detail),
     metadata.MetadataError: (Code.STORAGE_ERROR, _without_detail),
     metadata.MetadataTooNew: (Code.STORAGE_ERROR, _without_detail),
+    metadata.MetadataMissing: (Code.STORAGE_ERROR, _without_detail),
     metadata.MetadataDamaged: (Code.CORRUPT_LOG, _without_detail),
     metadata.MetadataUnavailable: (Code.STORAGE_ERROR, _without_detail),
     metadata.MetadataWriteFailed: (Code.STORAGE_ERROR, _not_written),

@@ -29,6 +29,7 @@ from penstock.log.partitions.ends import Ends, take_ends, write_ends
 from penstock.log.partitions.opening import Openings, Partitions
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
+from penstock.log.partitions.scrub import Scrub
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.partitions.totals import LogTotals
 from penstock.log.pending import Pending
@@ -75,6 +76,8 @@ class EngineOptions:
     maintenance_interval_s: float = MAINTENANCE_INTERVAL_S
     # How long names of committed transactions are remembered; None: for ever.
     transaction_memory_us: int | None = DEFAULT_MEMORY_US
+    # In this time every sealed segment is read once, to find damage; None: never.
+    scrub_period_us: int | None = None
 
 
 class EmbeddedEngine:
@@ -160,6 +163,21 @@ class EmbeddedEngine:
             target=self._maintain, name="penstock-maintenance", daemon=True
         )
         self._maintenance.start()
+        self._scrub = self._start_scrub()
+
+    def _start_scrub(self) -> tuple[Scrub, threading.Thread] | None:
+        period_us = self.options.scrub_period_us
+        if period_us is None:
+            return None
+        scrub = Scrub(
+            self.files,
+            self.directory,
+            period_us,
+            lambda: [one for topic in self.catalogue for one in topic.partitions.all_opened()],
+            self.steady_us,
+            self._closing.wait,
+        )
+        return scrub, scrub.start()
 
     def _unknown(self) -> list[tuple[Partitions, int]]:
         return [
@@ -406,6 +424,7 @@ class EmbeddedEngine:
             metadata_commits=self.metadata.commits,
             metadata_changes=self.metadata.changes,
             clock_step_us=self.steady_us.step_us,
+            scrubbed_bytes=0 if self._scrub is None else self._scrub[0].read_bytes,
         )
 
     @property
@@ -483,6 +502,8 @@ class EmbeddedEngine:
         self._closing.set()
         self._maintenance.join()
         self._presence.close()
+        if self._scrub is not None:
+            self._scrub[1].join()
         self.transactions.close()
         self._readers.shutdown()
         self._openings.finish()

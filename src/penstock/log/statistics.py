@@ -35,3 +35,5 @@ class Statistics:
     metadata_changes: int
     # How far the wall clock went ahead at once, while that is not believed.
     clock_step_us: int = 0
+    # Read since start to find damage.
+    scrubbed_bytes: int = 0

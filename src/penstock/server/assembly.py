@@ -60,6 +60,7 @@ def open_engine(
         commit_threads=config.log.flush_threads,
         defaults=topic_defaults(config),
         transaction_memory_us=config.log.transaction_memory_us,
+        scrub_period_us=config.log.scrub_period_us,
     )
     directory = config.server.data_directory
     return EmbeddedEngine(

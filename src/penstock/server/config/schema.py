@@ -172,6 +172,11 @@ class LogConfig:
         512, "Segment files held open; others are opened when needed.", least=16
     )
     flush_threads: int = count(4, "Threads that flush partitions to disk.", most=MAX_FLUSH_THREADS)
+    scrub_period_us: int | None = time_or_off(
+        "14 d",
+        "In this time every sealed segment is read once, slowly, to find damage; off: never.",
+        least="1 h",
+    )
     transaction_memory_us: int | None = time_or_off(
         "30 d",
         "How long the name of a committed transaction is remembered, so that a repeated commit "
