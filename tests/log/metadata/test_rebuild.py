@@ -1,5 +1,6 @@
 """Lost metadata: refused at start, and made anew from the directories of the topics."""
 
+import errno
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from kit.engines import batch, make, put, settle, values_of
+from kit.faulty_files import FaultyFiles
 from kit.limits import HANG_S
 
 from penstock.broker.access.access import Access, Principal
@@ -205,3 +207,20 @@ def test_a_rebuild_that_was_interrupted_is_begun_again(
     topics, _ = rebuild(RealFiles(), str(data), NOW_US)
     assert len(topics) == 2
     assert [path.name for path in data.glob("metadata.db*")] == ["metadata.db"]
+
+
+def test_descriptions_that_cannot_be_written_are_one_line_and_tried_again(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles(RealFiles())
+    with closing(EmbeddedEngine(str(data), files=files)) as engine:
+        for name in ("a", "b", "c"):
+            make(engine, name)
+            put(engine, name, b"v")
+        files.fail("create", errno.ENOSPC, times=None, suffix=f"{DESCRIPTION_FILE}.tmp")
+        for _ in range(2):
+            engine.maintain()
+        assert caplog.text.count("descriptions of 3 topics wait") == 2
+        files.clear()
+        engine.maintain()
+        assert len(list(data.rglob(DESCRIPTION_FILE))) == 3

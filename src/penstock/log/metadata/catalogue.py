@@ -324,24 +324,23 @@ class Catalogue:
         if look and self._unseen:
             self._undescribed.update(self._unseen[-DESCRIBED_AT_ONCE:])
             del self._unseen[-DESCRIBED_AT_ONCE:]
-        failed = []
         while self._undescribed:
             topic = self._undescribed.pop()
-            if not self._describe(topic):
-                failed.append(topic)
-        self._undescribed.update(failed)
+            try:
+                self._describe(topic)
+            except OSError as error:
+                # One line for all of them, a full disk say; the next round tries again.
+                self._undescribed.add(topic)
+                name, left = topic.info.name, len(self._undescribed)
+                logger.warning("descriptions of %d topics wait, %r: %s", left, name, error)
+                return
 
-    def _describe(self, topic: Topic) -> bool:
+    def _describe(self, topic: Topic) -> None:
         info = topic.info
         path = f"{self._root}/{topic.directory}"
-        try:
-            if self._topics.get(info.name) is topic and self._files.exists(path):
-                write_description(self._files, path, Description.of(info.name, topic.record()))
-                topic.described = info
-        except OSError as error:
-            logger.warning("the description of topic %r is not written: %s", info.name, error)
-            return False
-        return True
+        if self._topics.get(info.name) is topic and self._files.exists(path):
+            write_description(self._files, path, Description.of(info.name, topic.record()))
+            topic.described = info
 
     def remove_files(self, directory: str, before: Callable[[], None]) -> None:
         """Gives the space back in the background and then forgets the deletion. `before` runs there too,

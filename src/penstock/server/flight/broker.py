@@ -1,6 +1,6 @@
 """The broker as the Flight process sees it: questions over the link, from any thread, and their answers.
 
-The messages are in flight_link.py; who answers is flight_calls.py. Knows nothing of Arrow.
+The messages are in link.py; who answers is calls.py. Knows nothing of Arrow.
 """
 
 import socket

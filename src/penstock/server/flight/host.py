@@ -2,7 +2,7 @@
 dies, ends it with the server.
 
 A process of its own, because a Flight server in ours would take the event loop's time while it reads.
-What the questions mean is in flight_calls.py; what the process does is in flight_main.py.
+What the questions mean is in calls.py; what the process does is in main.py.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The wire between the server and its Flight process: messages, and how they go over a socket pair.
 
-Both ends are ours and of the same version. Who asks is flight_broker.py, who answers flight_calls.py, who
-starts the process flight_host.py. Knows nothing of Arrow.
+Both ends are ours and of the same version. Who asks is broker.py, who answers calls.py, who
+starts the process host.py. Knows nothing of Arrow.
 """
 
 import socket

@@ -1,6 +1,6 @@
 """The Flight service itself: what pyarrow calls, who is calling, and which half does the work.
 
-Runs in the Flight process, on threads of gRPC. Reading is in flight_read.py, writing in flight_write.py.
+Runs in the Flight process, on threads of gRPC. Reading is in read.py, writing in write.py.
 """
 
 import logging
