@@ -8,7 +8,8 @@ from kit.engines import WAIT_S, Opener, batch, make, put, values_of
 from kit.faulty_files import FaultyFiles
 from kit.records import Row, build
 
-from penstock.log.errors import OffsetOutOfRange, SequenceGap, StorageFull, TooLarge
+from penstock.log.embedded import EngineOptions
+from penstock.log.errors import OffsetOutOfRange, Overloaded, SequenceGap, StorageFull, TooLarge
 from penstock.log.partitions.tokens import AppendToken
 
 
@@ -134,3 +135,24 @@ def test_a_record_over_the_limit_is_refused(opened: Opener) -> None:
     with pytest.raises(TooLarge):
         engine.append("orders", 0, batch(b"x" * 5000).compressed())
     assert engine.offsets("orders", 0) == (0, 5)
+
+
+def test_what_is_not_durable_is_counted_over_all_partitions_and_bounded(
+    opened: Opener, files: FaultyFiles
+) -> None:
+    one = batch(b"x" * 1000)
+    engine = opened(EngineOptions(undurable_bytes=2 * one.size()))
+    make(engine, "a", 2)
+    for partition in range(2):
+        engine.append("a", partition, batch(b"first")).result(WAIT_S)
+    assert engine.undurable_bytes == 0
+    with files.pause("sync", suffix=".log") as paused:
+        tokens = [engine.append("a", partition, batch(b"x" * 1000)) for partition in range(2)]
+        paused.wait_until_reached()
+        assert engine.statistics().undurable_bytes == engine.undurable_bytes > 0
+        with pytest.raises(Overloaded, match="wait to be durable"):
+            engine.append("a", 0, batch(b"x" * 2000))
+    for token in tokens:
+        token.result(WAIT_S)
+    assert engine.undurable_bytes == 0
+    engine.append("a", 0, batch(b"x" * 1000)).result(WAIT_S)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import PartitionInfo, ReadToken, Sizes, TopicInfo
-from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogError
+from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogError, Overloaded
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
 from penstock.log.metadata.rebuild import check_metadata_is_there
@@ -30,7 +30,7 @@ from penstock.log.partitions.opening import Openings, Partitions
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.scrub import Scrub
-from penstock.log.partitions.tokens import AppendToken
+from penstock.log.partitions.tokens import AppendToken, UndurableBytes
 from penstock.log.partitions.totals import LogTotals
 from penstock.log.pending import Pending
 from penstock.log.settings import TopicSettings
@@ -50,6 +50,9 @@ from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactio
 
 # Reads that miss the cache wait for the disk: two can wait at the same time without a queue.
 READER_THREADS = 2
+# Accepted and not yet durable, over all partitions and doors: past it appends are refused, however many
+# partitions share it. Four times what one partition may have queued.
+MAX_UNDURABLE_BYTES = 512 * 1024 * 1024
 # Retention and compaction need not be prompt: segments are large and rarely become due.
 MAINTENANCE_INTERVAL_S = 60.0
 # A start after a crash opens what the last process had not closed, but not for longer than this: the rest
@@ -74,6 +77,7 @@ class EngineOptions:
     commit_threads: int = DEFAULT_THREADS
     defaults: TopicSettings = TopicSettings()
     maintenance_interval_s: float = MAINTENANCE_INTERVAL_S
+    undurable_bytes: int = MAX_UNDURABLE_BYTES
     # How long names of committed transactions are remembered; None: for ever.
     transaction_memory_us: int | None = DEFAULT_MEMORY_US
     # In this time every sealed segment is read once, to find damage; None: never.
@@ -101,6 +105,7 @@ class EmbeddedEngine:
         self.post = post
         self.clock_us = clock_us
         self._monotonic = monotonic
+        self._undurable = UndurableBytes(self.options.undurable_bytes)
         self._observe_flush = observe_flush
         self.files = files if files is not None else RealFiles()
         self.files.make_directory(directory)
@@ -315,11 +320,17 @@ class EmbeddedEngine:
         self.reserve.check(partitions.path)
         if self._presence.lost is not None:
             raise AppendFailed(partitions.path, self._presence.lost)
+        size = batch.size()
+        undurable = self._undurable
+        if undurable.total + size > undurable.limit:
+            raise Overloaded(partitions.path, f"{undurable.total} bytes wait to be durable")
         target = self._openings.partition(partitions, partition)
         if target is None:
             token = self._openings.append(partitions, partition, batch)
         else:
             token = self.commit.append(target, batch)
+        if not token.done:
+            token.count_in(undurable, size)
         if found.described is not found.info:
             self.catalogue.note_records(found)
         if found.creation is None:
@@ -423,9 +434,14 @@ class EmbeddedEngine:
             transaction_retries=self.transactions.retries,
             metadata_commits=self.metadata.commits,
             metadata_changes=self.metadata.changes,
+            undurable_bytes=self._undurable.total,
             clock_step_us=self.steady_us.step_us,
             scrubbed_bytes=0 if self._scrub is None else self._scrub[0].read_bytes,
         )
+
+    @property
+    def undurable_bytes(self) -> int:
+        return self._undurable.total
 
     @property
     def lost(self) -> str | None:

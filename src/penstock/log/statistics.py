@@ -33,6 +33,8 @@ class Statistics:
     # Durable writes of the metadata, and the changes in them.
     metadata_commits: int
     metadata_changes: int
+    # Accepted and not yet told, over all partitions and doors.
+    undurable_bytes: int
     # How far the wall clock went ahead at once, while that is not believed.
     clock_step_us: int = 0
     # Read since start to find damage.

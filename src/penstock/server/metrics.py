@@ -132,6 +132,8 @@ class Metrics:
         yield _gauge("clock_step_seconds", "How far the clock is ahead, not believed.", step_s)
         words = "Bytes of sealed segments that were read to find damage."
         yield _counter("scrubbed_bytes", words, found.scrubbed_bytes)
+        waiting = found.undurable_bytes
+        yield _gauge("undurable_bytes", "Accepted, and not yet durable.", waiting)
         tries = found.transaction_retries
         yield _counter("transaction_retries", "Times such a one was tried again.", tries)
         yield _counter("metadata_commits", "Commits of the metadata.", found.metadata_commits)

@@ -97,7 +97,7 @@ class AppendSide:
         self.pool = pool
         self.cache = cache
         self._observe_flush = observe_flush
-        self._flushing: Flushing[Load] = Flushing(pool, directory, sync_pool)
+        self._flushing = Flushing(pool, directory, sync_pool)
         self.tail = RecentBatches()
         self.counters = Counters()
         self.segments = found.segments

@@ -2,31 +2,28 @@
 
 While one group is being flushed the next one is written: measured, 1.5 times the throughput of write and
 flush in turns. A flush covers what was written before it began, no more. An error is final: the kernel
-may have dropped the pages, so nobody tries again. Knows nothing of offsets or tokens; those travel with
+may have dropped the pages, so nobody tries again. Does nothing with offsets or tokens; those travel with
 the flush as its `load`.
 """
 
 import time
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import Generic, TypeVar
 
+from penstock.log.partitions.append_group import Load
 from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.segment import Segment
 
-L = TypeVar("L")
 
-
-@dataclass(slots=True)
-class Flush(Generic[L]):
+class Flush:
     """A flush under way. `began_s` is a time of the performance counter."""
 
-    load: L
-    began_s: float
-    future: "Future[None]"
+    def __init__(self, load: Load, began_s: float, future: "Future[None]") -> None:
+        self.load = load
+        self.began_s = began_s
+        self.future = future
 
 
-class Flushing(Generic[L]):
+class Flushing:
     """Used by whoever may write. Without `executor` every flush happens here and now."""
 
     def __init__(self, pool: HandlePool, directory: str, executor: Executor | None) -> None:
@@ -35,7 +32,7 @@ class Flushing(Generic[L]):
         self._executor = executor
         self._unsynced: list[Segment] = []
         self._new_files = False
-        self._under_way: Flush[L] | None = None
+        self._under_way: Flush | None = None
 
     @property
     def needed(self) -> bool:
@@ -65,7 +62,7 @@ class Flushing(Generic[L]):
         self._sync(self._unsynced, self._new_files)
         self._unsynced, self._new_files = [], False
 
-    def start(self, load: L) -> None:
+    def start(self, load: Load) -> None:
         """Begins a flush of all that is written; `finish` must be called before the next one."""
         assert self._executor is not None and self._under_way is None
         segments, self._unsynced = self._unsynced, []
@@ -73,7 +70,7 @@ class Flushing(Generic[L]):
         future = self._executor.submit(self._sync, segments, new_files)
         self._under_way = Flush(load, time.perf_counter(), future)
 
-    def take(self) -> Flush[L] | None:
+    def take(self) -> Flush | None:
         """The flush under way, if there is one. Whoever takes it waits for its future."""
         flush, self._under_way = self._under_way, None
         return flush

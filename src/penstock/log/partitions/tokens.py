@@ -17,10 +17,27 @@ _lock = threading.Lock()
 logger = logging.getLogger(__name__)
 
 
+class UndurableBytes:
+    """What was accepted and is not told yet, over all partitions and doors together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.total = 0
+
+
 class AppendToken:
     """Done when the batch is durable (or as durable as the topic asks for), or has failed."""
 
-    __slots__ = ("_callbacks", "base_offset", "count", "done", "error", "repeated")
+    __slots__ = (
+        "_callbacks",
+        "_counted",
+        "_counted_bytes",
+        "base_offset",
+        "count",
+        "done",
+        "error",
+        "repeated",
+    )
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -30,6 +47,15 @@ class AppendToken:
         # The batch was stored before; -1 as base offset then means "too long ago to say where".
         self.repeated = False
         self._callbacks: list[Callable[[AppendToken], None]] | None = None
+        self._counted: UndurableBytes | None = None
+        self._counted_bytes = 0
+
+    def count_in(self, undurable: UndurableBytes, size: int) -> None:
+        """Counts the bytes of the batch until it is told."""
+        with _lock:
+            if not self.done:
+                self._counted, self._counted_bytes = undurable, size
+                undurable.total += size
 
     def on_done(self, callback: "Callable[[AppendToken], None]") -> None:
         """Calls back once; at once when it is done already."""
@@ -46,6 +72,9 @@ class AppendToken:
         with _lock:
             self.done = True
             callbacks, self._callbacks = self._callbacks, None
+            if self._counted is not None:
+                self._counted.total -= self._counted_bytes
+                self._counted = None
         for callback in callbacks or ():
             try:
                 callback(self)
