@@ -99,7 +99,7 @@ class BlipmqConfig:
     )  # fmt: skip
     subscription_owner: Literal["any", "key"] = choice(
         "any", "key", default="any",
-        meaning="Who may POLL and ACK a subscription: any login, or the API key that made it.",
+        meaning="Who may POLL and ACK: any key that may read the topic, or the one that subscribed.",
     )  # fmt: skip
 
 
