@@ -323,16 +323,10 @@ def hot_rates(quick: bool) -> dict[str, float]:
     with scratch(GIB) as directory, engine_on(directory / "log", cache_bytes=0) as engine:
         append = append_all(engine, batches)
         read_records, _, read_took = read_to_arrow(engine, 0)
-        partition = engine.catalogue.partition(TOPIC, 0)
-        views = read(partition, 0, 4 * MIB).views
-        begin = time.perf_counter()
-        single = sum(len(view.records()) for view in views)
-        single_took = time.perf_counter() - begin
     return {
         "encode a batch": records / encode / 1e6,
         "append, durability none": records / append / 1e6,
         "read to Arrow": read_records / read_took / 1e6,
-        "single records": single / single_took / 1e6,
     }
 
 

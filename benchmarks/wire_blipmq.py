@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Callable
 from itertools import accumulate
 
+from librt.strings import BytesWriter
+
 from penstock.server.memory import settle_allocator
 from penstock.wire.blipmq import batch as blipmq_batch
 from penstock.wire.blipmq import split as blipmq_split
@@ -57,6 +59,16 @@ def rows() -> dict[str, Callable[[], object]]:
     def split(frames: bytes) -> Callable[[], object]:
         return lambda: blipmq_split.split_requests(frames, 0, len(frames))
 
+    def deliveries() -> bytes:
+        writer = BytesWriter()
+        blipmq_batch.write_deliveries(writer, TOPIC, batch, 0, values_at, 0, MESSAGES, 1)
+        return writer.getvalue()
+
+    def poll_answers() -> bytes:
+        writer = BytesWriter()
+        blipmq_batch.write_poll_answers(writer, TOPIC, batch, 0, values_at, 0, MESSAGES, IDS, 0)
+        return writer.getvalue()
+
     return {
         "control: cut at known positions": lambda: [one_topic[a:b] for a, b in spans],
         "split PUBLISH, one topic": split(one_topic),
@@ -66,12 +78,8 @@ def rows() -> dict[str, Callable[[], object]]:
         "split deliveries (client)": lambda: blipmq_split.split_replies(
             one_topic, 0, len(one_topic)
         ),
-        "write QoS1 deliveries from a batch": lambda: blipmq_batch.encode_deliveries(
-            TOPIC, batch, 0, values_at, 0, MESSAGES, 1
-        ),
-        "write QoS0 deliveries from a batch": lambda: blipmq_batch.encode_poll_answers(
-            TOPIC, batch, 0, values_at, 0, MESSAGES, IDS, 0
-        ),
+        "write QoS1 deliveries from a batch": deliveries,
+        "write QoS0 deliveries from a batch": poll_answers,
         "write PUBLISH from a list": lambda: blipmq_batch.encode_messages(TOPIC, 1, values, IDS),
     }
 
