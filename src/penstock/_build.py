@@ -7,7 +7,6 @@ names and the tests check it. Looks only at where a module would be loaded from;
 import platform
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.resources import files
 from importlib.util import find_spec
 from typing import Final
 
@@ -33,6 +32,8 @@ class BuildInfo:
 
 def hot_modules() -> tuple[str, ...]:
     """Dotted names of the modules worth compiling, in the order of the list."""
+    from importlib.resources import files  # 50 ms, which every command would pay
+
     text = files("penstock").joinpath(HOT_MODULES_FILE).read_text(encoding="utf-8")
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return tuple(line for line in lines if line)

@@ -112,3 +112,29 @@ def test_completion() -> None:
         },
     )
     assert done.stdout.split() == ["describe", "delete"]
+
+
+def test_a_command_loads_only_what_it_needs() -> None:
+    """Each of these takes as long to import as all that `penstock --version` needs."""
+    heavy = (
+        "asyncio",
+        "ssl",
+        "logging",
+        "pyarrow",
+        "uvloop",
+        "importlib.resources",
+        "penstock.log.embedded",
+    )
+    code = (
+        "import sys; from penstock.cli.main import main; main(['--version']);"
+        f" print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PENSTOCK_PURE": "0"},
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

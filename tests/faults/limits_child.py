@@ -1,7 +1,7 @@
 """The child of test_system_limits.py: runs under a limit of the system and checks itself.
 
-    limits_child.py descriptors <data directory>     10,000 partitions with 1,024 descriptors
-    limits_child.py size <data directory>            files that may not grow any more, then may again
+    limits_child.py descriptors <data directory> <n>   so many partitions with 1,024 descriptors
+    limits_child.py size <data directory>              files that may not grow any more, then may again
 
 Ends with 0 when all is well, else with a traceback.
 """
@@ -16,15 +16,14 @@ from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import AppendFailed
 from penstock.log.settings import TopicSettings
 
-PARTITIONS = 10_000
 DESCRIPTORS = 1024
 # Appends on their way at once: the sum must stay well below what the log may queue.
 GROUP = 500
 FILE_BYTES = 100_000
 
 
-def append_to_all(engine: EmbeddedEngine, text: bytes) -> None:
-    for first in range(0, PARTITIONS, GROUP):
+def append_to_all(engine: EmbeddedEngine, partitions: int, text: bytes) -> None:
+    for first in range(0, partitions, GROUP):
         tokens = [
             engine.append("many", partition, encode_values([b"%s %d" % (text, partition)], 1))
             for partition in range(first, first + GROUP)
@@ -35,26 +34,26 @@ def append_to_all(engine: EmbeddedEngine, text: bytes) -> None:
         assert open_now < DESCRIPTORS, f"{open_now} descriptors are open"
 
 
-def check_all(engine: EmbeddedEngine, texts: list[bytes]) -> None:
-    for partition in range(PARTITIONS):
+def check_all(engine: EmbeddedEngine, partitions: int, texts: list[bytes]) -> None:
+    for partition in range(partitions):
         result = engine.read("many", partition, 0, 10_000).result(300)
         found = [value for view in result.views for value in view.values()]
         assert found == [b"%s %d" % (text, partition) for text in texts]
 
 
-def run_with_few_descriptors(directory: str) -> None:
+def run_with_few_descriptors(directory: str, partitions: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-    # Nothing of this is about flushing, and 10,000 flushes take long.
+    # Nothing of this is about flushing, and thousands of flushes take long.
     settings = TopicSettings(durability="none")
     options = EngineOptions(cache_bytes=0)
     engine = EmbeddedEngine(directory, options)
-    engine.create_topic("many", PARTITIONS, settings)
-    append_to_all(engine, b"first")
-    check_all(engine, [b"first"])
-    append_to_all(engine, b"second")
+    engine.create_topic("many", partitions, settings)
+    append_to_all(engine, partitions, b"first")
+    check_all(engine, partitions, [b"first"])
+    append_to_all(engine, partitions, b"second")
     engine.close()
     engine = EmbeddedEngine(directory, options)
-    check_all(engine, [b"first", b"second"])
+    check_all(engine, partitions, [b"first", b"second"])
     engine.close()
 
 
@@ -90,6 +89,8 @@ def run_with_small_files(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    {"descriptors": run_with_few_descriptors, "size": run_with_small_files}[sys.argv[1]](
-        sys.argv[2]
-    )
+    what, where, *more = sys.argv[1:]
+    if what == "descriptors":
+        run_with_few_descriptors(where, int(more[0]))
+    else:
+        run_with_small_files(where)

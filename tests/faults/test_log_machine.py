@@ -131,8 +131,8 @@ class WithFaults(OnSimulatedDisk):
 
 
 MACHINES = {"real": OnRealFiles, "simulated": OnSimulatedDisk, "faults": WithFaults}
-# Together they stay under a minute on a busy machine. Real files wait for real flushes.
-EXAMPLES = {"real": 50, "simulated": 300, "faults": 300}
+# Together they take half a minute; the soak form below has thousands. Real files wait for real flushes.
+EXAMPLES = {"real": 30, "simulated": 150, "faults": 150}
 QUICK = settings(
     stateful_step_count=30,
     deadline=None,

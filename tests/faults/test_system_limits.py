@@ -10,16 +10,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from kit.limits import HANG_S
 
 CHILD = Path(__file__).with_name("limits_child.py")
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-def run_child(what: str, directory: Path) -> str:
+def run_child(what: str, directory: Path, *more: str) -> str:
     """Gives what it said in its log."""
     done = subprocess.run(
-        [sys.executable, str(CHILD), what, str(directory)],
+        [sys.executable, str(CHILD), what, str(directory), *more],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
@@ -30,8 +31,9 @@ def run_child(what: str, directory: Path) -> str:
     return done.stderr
 
 
-def test_ten_thousand_partitions_with_1024_descriptors(tmp_path: Path) -> None:
-    assert run_child("descriptors", tmp_path) == ""
+@pytest.mark.parametrize("partitions", [2_500, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_many_partitions_with_1024_descriptors(tmp_path: Path, partitions: int) -> None:
+    assert run_child("descriptors", tmp_path, str(partitions)) == ""
 
 
 def test_files_that_cannot_grow_and_then_can(tmp_path: Path) -> None:

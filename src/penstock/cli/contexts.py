@@ -14,7 +14,6 @@ The file holds API keys: it is written with mode 0600, whole or not at all. The 
 
 import os
 import re
-import tempfile
 import tomllib
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -118,6 +117,8 @@ def check_name(name: str) -> None:
 
 def save(contexts: Contexts, current: str | None, path: str | None = None) -> str:
     """Write the file; gives its path."""
+    import tempfile
+
     path = path or default_path()
     lines = [] if current is None else [f"current = {_quoted(current)}", ""]
     for name, context in sorted(contexts.by_name.items()):

@@ -5,7 +5,6 @@ it holds the lock of the data directory, so no server can be running there; that
 can get its first keys before it ever starts. A new key is all that `create` writes to stdout.
 """
 
-import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -292,6 +291,8 @@ def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
 def _quiet(name: str) -> "Iterator[None]":
     """A write that fails is logged and raised. Here nobody listens to the log, so that Python itself
     would print the line, and the command prints it again."""
+    import logging
+
     logger = logging.getLogger(name)
     silent = logging.NullHandler()
     logger.addHandler(silent)

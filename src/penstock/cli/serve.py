@@ -1,13 +1,14 @@
 """`penstock serve`: the broker, in the foreground, until a signal."""
 
-import asyncio
-import logging
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.environment import CONFIG_VARIABLE
+
+if TYPE_CHECKING:  # at run time only the command imports it: `penstock --help` stays quick
+    import asyncio
 
 CONFIG_HELP = "TOML file; see penstock config init."
 SET_HELP = "Any setting, as section.key=value; may be given again."
@@ -47,6 +48,9 @@ def serve(
         "server.insecure": "true" if insecure else None,
     }
     loaded = load(config, named, settings or [])
+
+    import asyncio
+    import logging
 
     from penstock.server.server import Server
 

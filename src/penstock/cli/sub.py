@@ -6,7 +6,6 @@ written. Both go on after a lost connection and say so on stderr. HTTP: all part
 topics, with all that a record has. What is there already: `penstock cat`.
 """
 
-import asyncio
 import shlex
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -265,6 +264,8 @@ async def _start(
 
 async def _next(items: AsyncGenerator[Item, None], idle_s: float | None) -> Item | None:
     """The next one; None at the end, or when none came for so long."""
+    import asyncio
+
     try:
         async with asyncio.timeout(idle_s):
             return await anext(items)

@@ -11,7 +11,6 @@ A context that a flag names stands above the environment, the one in use stands 
 
 import inspect
 import os
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -29,6 +28,8 @@ from penstock.cli.environment import (
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
+    import ssl
+
     from penstock.cli.http import Api
     from penstock.client.settings import ClientSettings
 
@@ -93,7 +94,9 @@ class Target:
         trust = self._trust() if self.http.startswith("https:") else None
         return Api(self.http, self.key, self.timeout_s, trust)
 
-    def _trust(self) -> ssl.SSLContext:
+    def _trust(self) -> "ssl.SSLContext":
+        import ssl
+
         try:
             return ssl.create_default_context(cafile=self.ca)
         except ssl.SSLError:
