@@ -132,7 +132,7 @@ def test_time_goes_on_after_a_defect(bench: Bench, monkeypatch: pytest.MonkeyPat
     bench.publish("t", b"x")
     bench.take(one)
 
-    def broken() -> None:
+    def broken(most: int) -> None:
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patch:

@@ -18,7 +18,7 @@ from penstock.broker.delivery.dead_letters import DeadLetters
 from penstock.broker.delivery.feed import Schedule
 from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
-from penstock.broker.delivery.subscriptions import TICK_S, Subscriptions
+from penstock.broker.delivery.subscriptions import LOOKED_AT_ONCE, TICK_S, Subscriptions
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Records, Turns
@@ -59,7 +59,7 @@ class Broker:
         self.dead_letters = DeadLetters(self)
         self.refusals = Refusals(clock_us)
         # The newest append of each partition: a subscriber begins behind it.
-        self._last_tokens: dict[tuple[str, int], AppendToken] = {}
+        self._last_tokens: dict[str, dict[int, AppendToken]] = {}
         self._turns = Turns()
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
@@ -210,8 +210,7 @@ class Broker:
             return
         self.subscriptions.forget_topic(topic)
         self._turns.forget(topic)
-        for key in [key for key in self._last_tokens if key[0] == topic]:
-            del self._last_tokens[key]
+        self._last_tokens.pop(topic, None)
 
     # --- publish ---------------------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ class Broker:
             assert info is not None
             partition = self._turns.take(topic, info.partitions, batch.size())
         token = self.engine.append(topic, partition, batch)
-        self._last_tokens[topic, partition] = token
+        self._last_tokens.setdefault(topic, {})[partition] = token
         return token
 
     # --- read ------------------------------------------------------------------------------------
@@ -254,7 +253,9 @@ class Broker:
                 raise BrokerError(Code.UNKNOWN_TOPIC, detail)
             self.ensure_topic(topic)
         self._check_room(subscriptions=1)
-        return self.subscriptions.create(topic, qos, principal, user, self._last_tokens)
+        return self.subscriptions.create(
+            topic, qos, principal, user, self._last_tokens.get(topic, {})
+        )
 
     def subscription(
         self, principal: Principal, operation: Operation, subscription_id: int, user: object
@@ -357,9 +358,16 @@ class Broker:
         if self._closed:
             return
         self._schedule(TICK_S, self._tick)  # first: whatever happens below, time goes on
-        self.subscriptions.tick()
-        for subscription in self.subscriptions.all():
+        self._look()
+
+    def _look(self) -> None:
+        """At subscriptions that something has happened to, some at a time."""
+        if self._closed:
+            return
+        for subscription in self.subscriptions.tick(LOOKED_AT_ONCE):
             self.dead_letters.bury(subscription)
+        if self.subscriptions.overdue():
+            self._schedule(0, self._look)
 
     def later(self, delay_s: float, work: Callable[[], None]) -> None:
         """Calls back on the event loop; with 0 after what is going on right now."""

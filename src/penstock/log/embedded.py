@@ -243,6 +243,9 @@ class EmbeddedEngine:
         topic = self.catalogue.find(name)
         return topic.info if topic is not None else None
 
+    def watch_topics(self, watcher: Callable[[str], None]) -> None:
+        self.catalogue.watchers.append(watcher)
+
     def create_topic(
         self, name: str, partitions: int = 1, settings: TopicSettings | None = None
     ) -> TopicInfo:

@@ -208,6 +208,10 @@ class Engine(Protocol):
 
     def topics(self) -> list[TopicInfo]: ...
     def topic(self, name: str) -> TopicInfo | None: ...
+    def watch_topics(self, watcher: Callable[[str], None]) -> None:
+        """Calls back with the name of every topic that comes to be or changes from now on."""
+        ...
+
     def create_topic(
         self, name: str, partitions: int = 1, settings: TopicSettings | None = None
     ) -> TopicInfo:

@@ -5,8 +5,10 @@ Written behind the event loop in group commits; an acknowledgement has no answer
 waits for it. After a restart the records of a topic are handed, as one, to its first QoS1 subscriber.
 """
 
+import itertools
 import logging
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.broker.delivery.settled import Settled, union
 from penstock.broker.delivery.subscription import Subscription
@@ -20,6 +22,9 @@ Ranges = dict[int, list[tuple[int, int]]]
 # By partition: the floor, then start and end of each range above it.
 Stored = dict[int, list[int]]
 SETTLED = "settled"
+# Of one change: the event loop makes its records, in a millisecond or two.
+WRITTEN_AT_ONCE: Final = 250
+REMOVED_AT_ONCE: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -49,6 +54,10 @@ class Backlog:
             settled = {p: Settled.decode(values) for p, values in record.value.items()}
             self._left.setdefault(topic, []).append(_Left(record.name, settled))
             self._next_number = max(self._next_number, int(number) + 1)
+
+    def topics_left(self) -> list[str]:
+        """Topics of which a former process owed something to subscribers."""
+        return list(self._left)
 
     def claim(self, topic: str, ends: list[int]) -> Ranges:
         """What former subscribers of the topic left unsettled below `ends`; only the first gets it."""
@@ -97,11 +106,16 @@ class Backlog:
             self._removed.append(name)
             self._write()
 
+    def try_again(self) -> None:
+        """What could not be written down goes with the next write, even if nothing else changes."""
+        self._write()
+
     def _write(self) -> None:
-        """Writes all that changed in one go; what changes meanwhile goes with the next."""
+        """Writes what changed, a part of it where that is much; the rest goes with the next."""
         if self._writing is not None or not (self._dirty or self._removed):
             return
-        dirty, removed = self._dirty, self._removed
+        dirty = set(itertools.islice(self._dirty, WRITTEN_AT_ONCE))
+        removed = self._removed[:REMOVED_AT_ONCE]
         edits: list[Edit] = [
             *(self._records.delete(name) for name in removed),
             *(self._records.put(self._names[s], _stored(s)) for s in dirty),
@@ -111,8 +125,8 @@ class Backlog:
         except PenstockError as error:  # too much waits there, or it is closed
             self._failed(error)
             return
-        self._dirty = set()
-        self._removed = []
+        self._dirty -= dirty
+        self._removed = self._removed[REMOVED_AT_ONCE:]
         self._noted.update((s, s.settled_changes) for s in dirty)
         self._writing = change
         change.add_done_callback(lambda done: self._written(done, dirty, removed))

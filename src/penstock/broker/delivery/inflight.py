@@ -114,6 +114,10 @@ class Inflight:
     def take(self, first_tag: int, end_tag: int) -> list[Run]:
         return self._table.take(first_tag, end_tag)
 
+    def next_deadline_us(self) -> int | None:
+        """The earliest, which may be one of a run that was acknowledged meanwhile."""
+        return self._deadlines[0][0] if self._deadlines else None
+
     def due(self, now_us: int) -> list[Run]:
         """Takes out every run whose deadline has passed."""
         found = []

@@ -27,7 +27,10 @@ class Subscription:
         owner: str,
         options: BrokerOptions,
         counters: SubscriptionCounters,
+        attention: "set[Subscription] | None" = None,
     ) -> None:
+        """`attention`: where the subscription puts itself when something has happened to it that
+        somebody must look at soon. One that lies still is never looked at."""
         self.id = subscription_id
         self.topic = topic
         self.topic_bytes = topic.encode()
@@ -37,6 +40,7 @@ class Subscription:
         # Grows with every change of `settled`: tells whether it has to be written down again.
         self.settled_changes = 0
         self.users: set[object] = set()
+        self._attention: set[Subscription] = set() if attention is None else attention
         self.orphaned_us: int | None = None
         self._options = options
         self._counters = counters
@@ -93,6 +97,7 @@ class Subscription:
         self._next_tag += count
         self.queued_messages += count
         self.queued_bytes += size_bytes
+        self._attention.add(self)
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:
@@ -201,6 +206,7 @@ class Subscription:
         run.deliveries += 1
         run.deadline_us = now_us + self._options.retry_backoff_us * (1 << (run.deliveries - 1))
         self._inflight.add(run)
+        self._attention.add(self)
 
     # --- settling --------------------------------------------------------------------------------
 
@@ -234,6 +240,7 @@ class Subscription:
         if settled is not None and first_offset < end_offset:
             settled.add(first_offset, end_offset)
             self.settled_changes += 1
+            self._attention.add(self)
 
     def expire(self, now_us: int) -> None:
         """Puts back what was not acknowledged in time, drops what is too old.
@@ -245,6 +252,7 @@ class Subscription:
                 self._drop_expired(run)
             elif run.deliveries >= max(self._options.max_deliveries, 1):
                 self._exhausted.append(run)
+                self._attention.add(self)
             else:
                 self._requeue(run)
         while self._fresh and self._too_old(self._fresh[0], now_us):
@@ -259,6 +267,20 @@ class Subscription:
         self._retry_order.append((run.place, run.first_tag, run.end_tag))
         self.queued_messages += run.count
         self.queued_bytes += run.size_bytes
+        self._attention.add(self)
+
+    def next_deadline_us(self) -> int | None:
+        """When `expire` has something to do next, if nothing happens before."""
+        deadline_us = self._inflight.next_deadline_us()
+        ttl_us = self._options.message_ttl_us
+        if ttl_us is None:
+            return deadline_us
+        oldest = [self._fresh[0].queued_us] if self._fresh else []
+        repeated = self._oldest_retry()
+        if repeated is not None:
+            oldest.append(repeated.queued_us)
+        times = [queued_us + ttl_us for queued_us in oldest]
+        return min(times if deadline_us is None else [deadline_us, *times], default=None)
 
     def forget(self) -> None:
         """The topic is gone with all its records. Tags go on: those given out stay unknown."""

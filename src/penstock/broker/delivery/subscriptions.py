@@ -4,9 +4,12 @@ A subscription outlives its connection for a while. QoS1 ones are written down (
 what nobody acknowledged is offered again after a restart. Lives on the event loop.
 """
 
+import heapq
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.counters import SubscriptionCounters
@@ -20,6 +23,8 @@ from penstock.log.engine import AppendToken, Engine
 
 # How often due deliveries, old messages and orphans are looked for without anybody polling.
 TICK_S = 0.1
+# Of one tick: a few milliseconds of the event loop. The next comes at once when more is due.
+LOOKED_AT_ONCE: Final = 200
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +45,29 @@ class Subscriptions:
         self._clock_us = clock_us
         self._schedule = schedule
         self._by_id: dict[int, Subscription] = {}
+        self._by_topic: dict[str, set[Subscription]] = {}
+        # Something has happened to these since the last tick.
+        self._attention: set[Subscription] = set()
+        # When the others are due: a time and an id, and the earliest time that stands there for an id.
+        # Nothing without a deadline is in it, and nothing is ever searched.
+        self._deadlines: list[tuple[int, int]] = []
+        self._planned: dict[int, int] = {}
+        # Without users since, in this order: all have the same time to be used again.
+        self._orphans: deque[tuple[int, int]] = deque()
+        # Topics that came to be or grew since the last tick.
+        self._changed_topics: set[str] = set()
         self._by_user: dict[object, set[Subscription]] = {}
         self._feeds: dict[tuple[str, int], Feed] = {}
         # Partitions that a subscription follows, and the topic (by id) that it follows them of.
         self._followed: dict[Subscription, set[tuple[int, int]]] = {}
         self._next_id = 1
         self._drops = TopicLog(_say_dropped)
+        left = [info for info in map(engine.topic, backlog.topics_left()) if info is not None]
         self._ends_at_start = {
             info.name: [engine.offsets(info.name, p)[1] for p in range(info.partitions)]
-            for info in engine.topics()
+            for info in left
         }
+        engine.watch_topics(self._topic_changed)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -63,14 +81,24 @@ class Subscriptions:
         qos: int,
         principal: Principal,
         user: object,
-        last_tokens: dict[tuple[str, int], AppendToken],
+        last_tokens: dict[int, AppendToken],
     ) -> Subscription:
-        """Sees what is published after this call, never before; the topic exists."""
+        """Sees what is published after this call, never before; the topic exists.
+
+        `last_tokens`: of the newest append to each partition.
+        """
         subscription = Subscription(
-            self._next_id, topic, qos, principal.name, self._options, self.counters
+            self._next_id,
+            topic,
+            qos,
+            principal.name,
+            self._options,
+            self.counters,
+            self._attention,
         )
         self._next_id += 1
         self._by_id[subscription.id] = subscription
+        self._by_topic.setdefault(topic, set()).add(subscription)
         self._followed[subscription] = set()
         self._used_by(subscription, user)
         info = self._engine.topic(topic)
@@ -93,12 +121,12 @@ class Subscriptions:
         subscription: Subscription,
         partition: int,
         backlog: list[tuple[int, int]],
-        last_tokens: dict[tuple[str, int], AppendToken],
+        last_tokens: dict[int, AppendToken],
     ) -> None:
         """Begins behind everything that was published before, also what is not yet written."""
         topic_id = self._topic_id(subscription.topic)
         self._followed[subscription].add((topic_id, partition))
-        token = last_tokens.get((subscription.topic, partition))
+        token = last_tokens.get(partition)
         latest = self._engine.offsets(subscription.topic, partition)[1]
         if token is None or token.done:
             self._follow(subscription, partition, backlog, latest)
@@ -191,21 +219,72 @@ class Subscriptions:
             subscription.users.discard(user)
             if not subscription.users:
                 subscription.orphaned_us = now_us
+                self._orphans.append((now_us, subscription.id))
 
-    def tick(self) -> None:
-        """Expires messages and orphans, follows topics that came back or grew."""
+    def tick(self, most: int | None = None) -> list[Subscription]:
+        """Expires messages and orphans, follows topics that came back or grew.
+
+        Gives the subscriptions that it looked at, `most` at the most: those that something has happened
+        to or whose deadline has passed. What is due beyond that waits for the next tick (`overdue`).
+        """
         now_us = self._clock_us()
-        for subscription in self.all():
+        self._remove_orphans(now_us, most)
+        while self._changed_topics:
+            for subscription in self._by_topic.get(self._changed_topics.pop(), ()):
+                self._follow_new_partitions(subscription)
+        due = self._take_due(now_us, most)
+        for subscription in due:
             self._drops.note(subscription.topic, subscription.take_dropped())
-            orphaned_us = subscription.orphaned_us
-            if orphaned_us is not None and now_us - orphaned_us >= self._options.orphan_time_us:
-                self.remove(subscription)
-                self.counters.orphans_expired += 1
-                continue
             subscription.expire(now_us)
             self.backlog.changed_if_settled(subscription)
-            self._follow_new_partitions(subscription)
+            self._attention.discard(subscription)
+            self._plan(subscription)
+        self.backlog.try_again()
         self._drops.speak(now_us)
+        return due
+
+    def overdue(self) -> bool:
+        """Whether there is something to do before the next tick."""
+        now_us = self._clock_us()
+        return len(self._attention) >= LOOKED_AT_ONCE or (
+            len(self._orphans) >= LOOKED_AT_ONCE
+            and self._orphans[0][0] <= self._orphaned_before(now_us)
+        )
+
+    def _take_due(self, now_us: int, most: int | None) -> list[Subscription]:
+        while self._deadlines and self._deadlines[0][0] <= now_us:
+            deadline_us, subscription_id = heapq.heappop(self._deadlines)
+            if self._planned.get(subscription_id) == deadline_us:
+                del self._planned[subscription_id]
+                self._attention.add(self._by_id[subscription_id])
+        return list(itertools.islice(self._attention, most))
+
+    def _plan(self, subscription: Subscription) -> None:
+        """Notes when it must be looked at again. Later times than the noted one are found out then."""
+        deadline_us = subscription.next_deadline_us()
+        planned_us = self._planned.get(subscription.id)
+        if deadline_us is not None and (planned_us is None or deadline_us < planned_us):
+            self._planned[subscription.id] = deadline_us
+            heapq.heappush(self._deadlines, (deadline_us, subscription.id))
+
+    def _orphaned_before(self, now_us: int) -> int:
+        return now_us - self._options.orphan_time_us
+
+    def _remove_orphans(self, now_us: int, most: int | None) -> None:
+        before_us = self._orphaned_before(now_us)
+        removed = 0
+        while self._orphans and self._orphans[0][0] <= before_us and removed != most:
+            orphaned_us, subscription_id = self._orphans.popleft()
+            subscription = self._by_id.get(subscription_id)
+            # Somebody may have used it since, and left it again.
+            if subscription is not None and subscription.orphaned_us == orphaned_us:
+                self.remove(subscription)
+                self.counters.orphans_expired += 1
+                removed += 1
+
+    def _topic_changed(self, topic: str) -> None:
+        if topic in self._by_topic:
+            self._changed_topics.add(topic)
 
     def _follow_new_partitions(self, subscription: Subscription) -> None:
         info = self._engine.topic(subscription.topic)
@@ -219,6 +298,12 @@ class Subscriptions:
 
     def remove(self, subscription: Subscription) -> None:
         del self._by_id[subscription.id]
+        self._planned.pop(subscription.id, None)
+        self._attention.discard(subscription)
+        others = self._by_topic[subscription.topic]
+        others.discard(subscription)
+        if not others:
+            del self._by_topic[subscription.topic]
         for user in subscription.users:
             self._by_user[user].discard(subscription)
         for _, partition in self._followed.pop(subscription):
@@ -238,14 +323,15 @@ class Subscriptions:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: its feeds end, and what was owed of it is owed no more."""
-        for key in [key for key in self._feeds if key[0] == topic]:
-            self._feeds.pop(key).close()
         self._ends_at_start.pop(topic, None)
-        for subscription in self._by_id.values():
-            if subscription.topic == topic:
-                subscription.forget()
-                self._followed[subscription].clear()
-                self.backlog.changed(subscription)
+        for subscription in self._by_topic.get(topic, ()):
+            for _, partition in self._followed[subscription]:
+                feed = self._feeds.pop((topic, partition), None)
+                if feed is not None:
+                    feed.close()
+            subscription.forget()
+            self._followed[subscription].clear()
+            self.backlog.changed(subscription)
         self.backlog.forget_topic(topic)
 
 

@@ -95,6 +95,8 @@ class Catalogue:
         self._open_partition = open_partition
         self._clock_us = clock_us
         self._topics: dict[str, Topic] = {}
+        # Told of every topic that comes to be or changes.
+        self.watchers: list[Callable[[str], None]] = []
         self.partition_count = 0  # of all topics together
         # Directories that are taken, and whose they are; None: of nobody, or still being removed.
         self._directories: dict[str, Topic | None] = {}
@@ -202,7 +204,12 @@ class Catalogue:
         self._directories[directory] = topic
         topic.creation = creation
         creation.add_done_callback(lambda change: self._created(topic, change))
+        self._tell(name)
         return topic
+
+    def _tell(self, name: str) -> None:
+        for watcher in self.watchers:
+            watcher(name)
 
     def _free_directory(self, name: str) -> str:
         """A directory of its own, also while an old one of the same name is still being removed."""
@@ -275,6 +282,7 @@ class Catalogue:
         topic.info = replace(topic.info, partitions=record.partitions, settings=record.settings)
         if topic.described is not None:
             self._undescribed.add(topic)
+        self._tell(topic.info.name)
         outcome.complete((record.partitions, record.settings), None)
 
     def remove(self, name: str, removed: Callable[[Topic], None]) -> Pending[int]:
