@@ -29,7 +29,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is None is left to the environment and the defaults."""
+    """One named server. A field that is None comes from the environment or the defaults."""
 
     server: str | None = None
     http: str | None = None

@@ -144,7 +144,7 @@ def _warn_without_admin(found: tuple[ListedKey, ...], data: str | None) -> None:
 
 
 def _can_manage(key: ListedKey) -> bool:
-    """Whether it may make other keys: an admin for some topics only may not."""
+    """True if the key may make other keys: an admin for some topics only may not."""
     from penstock.broker.access.access import ALL_TOPICS
 
     everywhere = not key.topics or key.topics == ALL_TOPICS

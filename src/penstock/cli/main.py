@@ -144,7 +144,7 @@ def open_closed_descriptors() -> None:
 
 
 def _notes(error: BaseException) -> str:
-    """What was added to an error on its way: what became of the rest, what to do."""
+    """The notes that callers added to the error: what became of the rest, what to do."""
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 

@@ -33,7 +33,7 @@ PARTITION_NEEDS_RUSTLOG: Final = "--partition needs --protocol rustlog; BlipMQ c
 class Outbox(Protocol):
     @property
     def tally(self) -> "Tally":
-        """What became of all that was sent so far."""
+        """How many of the messages sent so far were confirmed, refused, or have no answer."""
 
     def send(self, values: list[bytes]) -> None:
         """Send all; raises if the server refused these or earlier ones, as far as that is known."""
@@ -178,7 +178,7 @@ def requests(values: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def outcome(tally: "Tally", more: bool, by_line: bool = False) -> str:
-    """What became of the messages, for a person. `more`: there may be some that were not sent.
+    """One line on what became of the messages. `more`: there may be some that were not sent.
 
     `by_line`: each line of the input is a message, so the next run can begin behind those that are stored.
     With refusals nobody can say where that is.

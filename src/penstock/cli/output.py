@@ -52,7 +52,7 @@ _FIELDS: Final[dict[bytes, Formatter]] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Which fields of a record a protocol tells of."""
+    """The fields of a record that a protocol delivers."""
 
     protocol: str
     fields: frozenset[bytes]

@@ -120,7 +120,7 @@ def _publish_all(
 
 @contextmanager
 def _accounted(outbox: Outbox, by_line: bool) -> Iterator[Callable[[], None]]:
-    """Whatever goes wrong tells what became of the messages. To be called when all is sent."""
+    """Adds to any error what became of the messages. The caller calls what this yields when all is sent."""
     ended = False
 
     def at_end() -> None:
@@ -132,7 +132,7 @@ def _accounted(outbox: Outbox, by_line: bool) -> Iterator[Callable[[], None]]:
     except (PenstockError, OSError, ValueError) as error:
         failure = _settled(outbox, error)
         sent = outbox.tally.published
-        # Of the one message that there is, the error itself says all.
+        # With a single message the error itself says all.
         if sent > 1 or (sent == 1 and not ended):
             failure.add_note(outcome(outbox.tally, more=not ended, by_line=by_line))
         raise failure from None

@@ -108,7 +108,7 @@ def read(
 
 
 def _first_from(records: list[Record], time_us: int | None) -> int | None:
-    """Which of them is the first of that time or later; None: none is."""
+    """The index of the first record of that time or later, None if there is none."""
     if time_us is None:
         return None
     late = (n for n, record in enumerate(records) if (record.timestamp_us or 0) >= time_us)
@@ -123,7 +123,7 @@ def follow(
     sleep: Callable[[float], object] = time.sleep,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[Record]]:
-    """What is there from the cursors on, then what comes; ends when nothing came for `idle_s`.
+    """Yields the records from the cursors on, then new ones; ends when none came for `idle_s`.
 
     One question tells of all partitions of a topic, so that a quiet topic costs little.
     """

@@ -84,7 +84,7 @@ class Target:
         return ClientSettings(timeout_s=self.timeout_s, attempts=attempts, tls=context)
 
     def require_no_key(self, protocol: str) -> None:
-        """For protocols without a login, where a wrong key would never be noticed."""
+        """Refuses --key for a protocol without a login, where nobody would notice a wrong key."""
         if self.key_flag:
             raise typer.BadParameter(f"--key: {protocol} has no login, leave the key out")
 

@@ -199,7 +199,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
 
 
 def _with_unit(name: str, value: str) -> int | str:
-    """What a setting counts in stands at the end of its name."""
+    """The number in the unit of the setting, which is the end of its name."""
     from penstock.server.config.units import UnitError, is_off, parse_bytes, parse_time_us
 
     try:

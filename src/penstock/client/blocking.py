@@ -101,7 +101,7 @@ class Wrapped:
                 yield item
         finally:
             if inspect.isasyncgen(items):
-                # With the client closed first there is nothing left to end.
+                # If the client was closed first, the iterator has ended already.
                 with suppress(ClientClosed):
                     self._run(_closed(items))
 

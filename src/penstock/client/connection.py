@@ -238,7 +238,7 @@ def _reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:
         # Without a text: the loop's own error for an end in the middle of a handshake.
         return error.strerror or str(error) or "it closed the TLS handshake; does it speak TLS?"
-    # Of the loop's own texts some repeat the address.
+    # Some texts of the event loop repeat the address, so the text of the system is used.
     text = os.strerror(error.errno)
     refused = isinstance(error, ConnectionRefusedError)
     return f"{text}; nothing listens there, is penstock serve running?" if refused else text

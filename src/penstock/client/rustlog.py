@@ -358,7 +358,7 @@ class RustLogClient:
         return consumed
 
     def _decode(self, data: bytes, start: int, end: int) -> Reply:
-        """By our dialect; but the refusal of a server that knows only the binary one is read too."""
+        """Decodes our dialect, and the refusal of a server that knows only the binary one."""
         if self._dialect == BINARY or data[start] == rustlog_binary.ERROR:
             return rustlog_binary_reply.decode_reply(data, start, end)
         return rustlog_json.decode_reply(data, start, end)

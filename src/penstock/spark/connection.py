@@ -21,7 +21,7 @@ MAX_OPEN_CLIENTS = 4
 
 T = TypeVar("T")
 
-# Of this process and its one thread that Spark runs our code in.
+# One connection for the process: Spark runs our code in one thread of it.
 _open_clients: "dict[Connection, FlightClient]" = {}
 
 

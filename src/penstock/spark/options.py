@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.errors import PenstockError
 
-# As Kafka's source writes them.
+# Kafka's source uses these two numbers.
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -101,7 +101,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which topics: exactly one of these is set. `assigned`: partitions by topic."""
+    """The topics to read: exactly one field is set. `assigned` has partitions by topic."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -152,7 +152,8 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Without `topic` every row names one. Without `transaction` a batch write makes up a name."""
+    """Options of a write. If `topic` is None every row names one. If `transaction` is None a batch write
+    makes up a name."""
 
     connection: ConnectionOptions
     topic: str | None = None

@@ -174,7 +174,7 @@ def _named(
 def _check_complete(
     position: Position, given: Mapping[str, Mapping[int, int]], states: States
 ) -> None:
-    """As Kafka's source has it: all partitions that are read, and no others."""
+    """Requires all partitions that are read, and no others, as Kafka's source does."""
     wanted = {(topic, one) for topic, state in states.items() for one in state.bounds}
     named = {(topic, one) for topic, offsets in given.items() for one in offsets}
     for difference, problem in ((wanted - named, "is missing"), (named - wanted, "is not read")):

@@ -131,7 +131,7 @@ def check_start(start: Progress, states: States, selected: str, fail_on_data_los
 def ranges_between(
     start: Progress, end: Progress, states: States, fail_on_data_loss: bool
 ) -> list[Range]:
-    """What a batch reads, in the order of topic and partition.
+    """The ranges that a batch reads, in the order of topic and partition.
 
     Partitions that `start` does not know begin with their earliest record, and so do those of a topic
     made anew. What was trimmed meanwhile is left out, unless it is to fail: then the range has it, and
@@ -164,7 +164,7 @@ def ranges_between(
 
 
 def limited(start: Progress, latest: Progress, states: States, limit: int) -> Progress:
-    """As far as `limit` records from `start`, shared among the partitions by what waits in each.
+    """The offsets `limit` records behind `start`; each partition gets a share by what waits in it.
 
     Whose turn it is follows from how far all of them are together: each batch moves that on by the limit.
     """

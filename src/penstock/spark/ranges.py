@@ -66,7 +66,7 @@ def share(limit: int, sizes: Mapping[K, int], turn: int = 0) -> dict[K, int]:
 
 
 def _in_proportion(limit: int, sizes: Mapping[K, int]) -> dict[K, int]:
-    """Of a limit that is less than all that waits."""
+    """The share of each partition, when the limit is less than all that waits."""
     total = sum(sizes.values())
     shares = {key: size * limit // total for key, size in sizes.items()}
     left = limit - sum(shares.values())

@@ -80,7 +80,7 @@ def _read_range(
 
 
 def _completed(batch: "pa.RecordBatch", wanted: Range) -> "pa.RecordBatch":
-    """With all columns, in the order of the schema."""
+    """The batch with all columns, in the order of the schema."""
     import pyarrow as pa
 
     rows = batch.num_rows
@@ -113,12 +113,12 @@ def _kept(value: str | int, kind: "pa.DataType", rows: int) -> "pa.Array":
 def _still_there(
     client: "FlightClient", wanted: Range, offset: int, fail_on_data_loss: bool
 ) -> tuple[int, int]:
-    """What can be read of the range from `offset` on; nothing when both numbers are the same."""
+    """The first offset that can be read from `offset` on, and the end; equal if nothing can be read."""
     place = f"partition {wanted.partition} of {wanted.topic!r}"
     gone = ""
     earliest, latest = 0, 0
     try:
-        # Of the others nothing needs to be known, and there may be thousands.
+        # The other partitions do not matter here, and there may be thousands.
         topic = client.action("offsets", topic=wanted.topic, partitions=[wanted.partition])
     except NotFound as error:
         gone = place if error.code == UNKNOWN_PARTITION else f"topic {wanted.topic!r}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.spark.connection import Connection
     from penstock.spark.options import WriteOptions
 
-# As many as Spark puts into an Arrow batch.
+# Spark puts as many rows into an Arrow batch.
 ROWS_AT_ONCE: Final = 10_000
 
 
@@ -39,7 +39,7 @@ class PenstockRowStreamWriter(StreamWriting, DataSourceStreamWriter):
 def batches_of_rows(
     rows: Iterator[Sequence[Any]], schema: "StructType", wanted: Sequence[str]
 ) -> "Iterator[pa.RecordBatch]":
-    """Of the columns whose names, in lower case, are wanted."""
+    """Record batches with those columns whose names, in lower case, are wanted."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 

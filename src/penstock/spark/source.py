@@ -130,7 +130,7 @@ class RefusingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _columns(schema: StructType) -> list[tuple[str, DataType, bool]]:
-    """Without comments and the like, which change nothing."""
+    """The schema without comments and other metadata, which do not change what is read."""
     return [(one.name, one.dataType, one.nullable) for one in schema.fields]
 
 

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnguidedStreamReader(DataSourceStreamReader):
-    """For Spark before 4.2, which only asks how far to read: the limits are ours.
+    """The reader for Spark before 4.2, which only asks how far to read: this class applies the limits.
 
     Spark does not say where the next batch starts: it is where the last one ended. After a restart Spark
     first asks for the partitions of an empty range, whose ends are where the query stands. Without that the
@@ -128,7 +128,7 @@ class UnguidedStreamReader(DataSourceStreamReader):
         return latest
 
     def _too_few(self, count: int) -> bool:
-        """Whether to wait for more records; not longer than maxTriggerDelay."""
+        """True if the batch waits for more records, at most for maxTriggerDelay."""
         least = self._options.min_offsets_per_trigger
         now_s = self._clock_s()
         if least is not None and count < least and self._last_batch_s is not None:
@@ -205,7 +205,7 @@ class UnguidedStreamReader(DataSourceStreamReader):
 
 
 class PenstockStreamReader(UnguidedStreamReader, SupportsTriggerAvailableNow):
-    """For Spark 4.2 and newer, which gives start and limit of every batch."""
+    """The reader for Spark 4.2 and newer, which gives start and limit of every batch."""
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # type: ignore[override]  # as above
         rows: int | None = getattr(limit, "max_rows", None)

@@ -1,4 +1,4 @@
-"""Whether certificates and keys can be used at all, before gRPC gets them.
+"""Checks that certificates and keys can be used, before gRPC gets them.
 
 gRPC says "empty address list" to a file without a certificate, and to a key that belongs to another one.
 Whether the server takes the certificate is not looked at here.

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class WriteRefused(PenstockError):
-    """What cannot be written, in one line."""
+    """The rows cannot be written; the text says why in one line."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ class WriteRefused(PenstockError):
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task that is done, from the task to the driver."""
 
     transaction: str
     task: int
@@ -138,7 +138,7 @@ class _Staging:
             )
 
     def abort(self, transactions: Sequence[str]) -> None:
-        """As far as it can be reached: the broker does the same when the time is over."""
+        """Aborts the transaction if the broker answers; else the broker does it when its time is over."""
         for transaction in transactions:
             try:
                 self._connection.client().abort(transaction)
@@ -196,7 +196,7 @@ class StreamWriting:
 
 
 class PenstockStreamWriter(StreamWriting, DataSourceStreamArrowWriter):
-    """Where Spark hands over Arrow batches; row_writer.py has the other one."""
+    """The writer for versions of Spark that hand over Arrow batches; row_writer.py has the other one."""
 
 
 def _by_transaction(messages: Sequence[Any]) -> dict[str, dict[int, int]]:

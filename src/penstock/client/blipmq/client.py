@@ -108,7 +108,7 @@ class BlipMQClient:
             await self.close()
 
     async def close(self) -> None:
-        """Without a flush: acknowledgements and messages already written still go out."""
+        """Closes without a flush. Acknowledgements and messages that are written already still go out."""
         for subscription in self._subscriptions:
             subscription.settle()
         await self._connection.close()

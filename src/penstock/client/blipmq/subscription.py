@@ -88,7 +88,7 @@ class PollRound:
         self._refusal: ClientError | None = None
 
     def take(self, run: PublishRun) -> bool:
-        """Whether the run can be an answer to these POLLs."""
+        """True if the run can be an answer to these POLLs."""
         if run.topic_name != self.subscription.topic or len(run.values) > self._room:
             return False
         self._room -= len(run.values)

@@ -73,7 +73,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What a task has put into a transaction. The commit may ask for the number of batches."""
+    """How much a task has put into a transaction. A commit can require the number of batches."""
 
     rows: int
     batches: int
@@ -160,7 +160,7 @@ class FlightClient:
         return [topic["name"] for topic in self.action("topics")["topics"]]
 
     def offsets(self, topic: str) -> list[tuple[int, int]]:
-        """Of each partition the first offset kept, and the one behind the last."""
+        """The first offset kept and the one behind the last, for each partition."""
         found = self.action("offsets", topic=topic)["partitions"]
         return [(one["earliest"], one["latest"]) for one in found]
 
@@ -173,7 +173,7 @@ class FlightClient:
         return Topic(topic, found["created_us"], bounds, size_bytes // max(records, 1))
 
     def offsets_at(self, topic: str, time_us: int, partitions: Sequence[int]) -> dict[int, int]:
-        """By partition the first offset at this time or later; the latest where there is none."""
+        """The first offset at this time or later, by partition; the latest where there is none."""
         found = self.action(
             "offsets_by_time", topic=topic, time_us=time_us, partitions=list(partitions)
         )

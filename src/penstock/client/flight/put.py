@@ -65,7 +65,7 @@ class Put:
     ) -> None:
         self.schema: pa.Schema = data.schema
         self.numbered = sequence is not None
-        # Of the first batch that is not confirmed.
+        # The number of the first batch that is not confirmed.
         self.sequence = sequence or 0
         self.written: list[Written] = []
         # Of numbered batches.
