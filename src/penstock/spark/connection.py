@@ -21,7 +21,7 @@ MAX_OPEN_CLIENTS = 4
 
 T = TypeVar("T")
 
-# One connection for the process: Spark runs our code in one thread of it.
+# The open clients of this process. Spark runs our code in one thread of it, so there is no lock.
 _open_clients: "dict[Connection, FlightClient]" = {}
 
 

@@ -68,7 +68,7 @@ class Put:
         # The number of the first batch that is not confirmed.
         self.sequence = sequence or 0
         self.written: list[Written] = []
-        # Of numbered batches.
+        # How many numbered batches are confirmed, and their rows.
         self.confirmed = 0
         self.confirmed_rows = 0
         # A batch was there already when it was sent for the first time.
