@@ -135,6 +135,6 @@ def test_a_command_loads_only_what_it_needs() -> None:
         capture_output=True,
         text=True,
         timeout=HANG_S,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PENSTOCK_PURE": "0"},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
     assert done.stdout.splitlines()[-1] == "[]"
