@@ -244,6 +244,15 @@ def test_metadata_of_a_newer_version(tmp_path: Path) -> None:
     assert "written by a newer Penstock" in one_line(serve(tmp_path))
 
 
+def test_topics_without_their_metadata(tmp_path: Path) -> None:
+    data = tmp_path / "penstock-data"
+    (data / "topics" / "orders" / "0").mkdir(parents=True)
+    line = one_line(serve(tmp_path))
+    assert "metadata.db is missing beside 1 topic director" in line
+    assert "penstock log rebuild-metadata" in line
+    assert not (data / "metadata.db").exists()
+
+
 def test_without_uvloop_the_loop_of_the_standard_library_serves(tmp_path: Path) -> None:
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "uvloop.py").write_text("raise ImportError('not for this system')")
