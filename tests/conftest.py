@@ -5,6 +5,8 @@ HYPOTHESIS_PROFILE=quick|soak   how many random cases
 """
 
 import os
+from collections import defaultdict
+from collections.abc import Iterable
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +18,8 @@ from penstock import BuildInfo, build_info
 
 EXPECT_VARIABLE = "PENSTOCK_EXPECT"
 EXPECTATIONS = ("compiled", "pure")
+# A run that takes longer than this says where its time went.
+LONG_RUN_S = 60.0
 
 # No deadline: these machines have two shared cores, and a slow moment is not a defect.
 # On CI the cases are the same in every run; elsewhere each run tries new ones.
@@ -65,3 +69,28 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     info = build_info()
     return f"penstock {info.version}, {info.kind}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [
+        report
+        for found in terminalreporter.stats.values()
+        for report in found
+        if isinstance(report, pytest.TestReport)
+    ]
+    lines = time_by_directory((report.nodeid, report.duration) for report in reports)
+    if lines:
+        terminalreporter.section("where the time went")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+def time_by_directory(spent: Iterable[tuple[str, float]]) -> list[str]:
+    """Seconds of each directory below tests/, the longest first; nothing for a short run."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for node, duration_s in spent:
+        seconds[node.partition("::")[0].removeprefix("tests/").partition("/")[0]] += duration_s
+    if sum(seconds.values()) < LONG_RUN_S:
+        return []
+    longest_first = sorted(seconds.items(), key=lambda one: -one[1])
+    return [f"{total_s:6.0f} s  {name}" for name, total_s in longest_first]
