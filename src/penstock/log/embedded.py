@@ -26,6 +26,7 @@ from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.partitions.ends import Ends, take_ends, write_ends
+from penstock.log.partitions.gate import gate
 from penstock.log.partitions.opening import Openings, Partitions
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
@@ -220,6 +221,7 @@ class EmbeddedEngine:
             self._sync_pool,
             durable_offset=ends.next_offset,
         )
+        partition.wake_early = lambda wakes: self._deliver(Outcome(wakes))
         found = partition.recovered
         if found.cut_bytes:
             logger.warning("%s: torn tail of %d bytes cut", found.cut_path, found.cut_bytes)
@@ -338,20 +340,22 @@ class EmbeddedEngine:
             self.catalogue.note_records(found)
         if found.creation is None:
             return token
-        return _gate(token, found.creation)
+        return gate(token, found.creation)
 
     def read(
-        self, topic: str, partition: int, offset: int, max_bytes: int
+        self, topic: str, partition: int, offset: int, max_bytes: int, *, early: bool = False
     ) -> ReadToken[ReadResult]:
         partitions = self.catalogue.partitions(topic, partition)
         source = partitions.opened(partition)
         token: ReadToken[ReadResult] = ReadToken()
         if source is None:
             self._in_thread(token, lambda: _read(partitions.open(partition), offset, max_bytes))
-        elif reader.in_memory(source, offset):
-            _settle_now(token, lambda: _read(source, offset, max_bytes))
+            return token
+        end = source.early_offset if early else None
+        if reader.in_memory(source, offset, end):
+            _settle_now(token, lambda: _read(source, offset, max_bytes, end))
         else:
-            self._in_thread(token, lambda: _read(source, offset, max_bytes))
+            self._in_thread(token, lambda: _read(source, offset, max_bytes, end))
         return token
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
@@ -381,6 +385,13 @@ class EmbeddedEngine:
     def watch(self, topic: str, partition: int, offset: int, callback: Callable[[], None]) -> None:
         partitions = self.catalogue.partitions(topic, partition)
         self._openings.watch(partitions, partition, offset, callback)
+
+    def watch_early(
+        self, topic: str, partition: int, offset: int, callback: Callable[[], None]
+    ) -> None:
+        found = self.catalogue.partitions(topic, partition).opened(partition)
+        if found is not None:  # else it is opened by the watch of what is durable
+            found.watch_early(offset, callback)
 
     def unwatch(self, topic: str, partition: int, callback: Callable[[], None]) -> None:
         found = self.catalogue.find(topic)
@@ -566,9 +577,9 @@ def _telling(source: Partition) -> Iterator[None]:
         raise
 
 
-def _read(source: Partition, offset: int, max_bytes: int) -> ReadResult:
+def _read(source: Partition, offset: int, max_bytes: int, end: int | None = None) -> ReadResult:
     with _telling(source):
-        return reader.read(source, offset, max_bytes)
+        return reader.read(source, offset, max_bytes, end)
 
 
 def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) -> None:
@@ -576,24 +587,3 @@ def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) ->
         token.settle(work(), None)
     except (LogError, OSError) as error:
         token.settle(None, error)
-
-
-def _gate(token: AppendToken, creation: Pending[int]) -> AppendToken:
-    """Done when both the records and the topic that holds them are durable."""
-    gated = AppendToken(token.count)
-
-    def finish() -> None:
-        if token.done and creation.done and not gated.done:
-            gated.base_offset = token.base_offset
-            gated.repeated = token.repeated
-            error = creation.error
-            gated.error = token.error if error is None else _as_exception(error)
-            gated.complete()
-
-    token.on_done(lambda _: finish())
-    creation.add_done_callback(lambda _: finish())
-    return gated
-
-
-def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else LogError(str(error))

@@ -237,8 +237,18 @@ class Engine(Protocol):
         ...
 
     def read(
-        self, topic: str, partition: int, offset: int, max_bytes: int
-    ) -> ReadToken[ReadResult]: ...
+        self, topic: str, partition: int, offset: int, max_bytes: int, *, early: bool = False
+    ) -> ReadToken[ReadResult]:
+        """`early`: also messages at most once that are written and not durable yet. Only for who takes
+        messages at most once, and keeps no position."""
+        ...
+
+    def watch_early(
+        self, topic: str, partition: int, offset: int, callback: Callable[[], None]
+    ) -> None:
+        """Like `watch`, for an early read. One watcher a partition; `unwatch` ends it."""
+        ...
+
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
         """Earliest and latest: the first offset kept, and the one after the last visible."""
         ...

@@ -46,7 +46,9 @@ class Collection:
                 continue
             size = max(run.size_bytes, 1)
             try:
-                read = self._engine.read(self._topic, run.partition, self._offset, size)
+                read = self._engine.read(
+                    self._topic, run.partition, self._offset, size, early=run.at_most_once
+                )
             except LogError:
                 self._give_up(run)
                 continue

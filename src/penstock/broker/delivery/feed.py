@@ -5,6 +5,7 @@ subscriber that starts further back catches up on its own until it has reached t
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.broker.delivery.subscription import Subscription
@@ -32,6 +33,8 @@ class Follower:
     wanted: list[tuple[int, int]]
     offset: int
     joined: bool = False
+    # Below it messages at most once were handed on before they were durable.
+    early_end: int = field(default=0)
     # Wants only what must be acknowledged (the backlog of a restart) below this offset.
     backlog_end: int = field(default=0)
 
@@ -59,12 +62,15 @@ class Feed:
         # Callbacks may come at once, inside the call that asked for them.
         self._pumping = False
         self._woken = False
+        # How far messages at most once were handed on before they were durable.
+        self._early_offset = offset
         self._watch()
 
     def add(self, follower: Follower) -> None:
         self.followers[follower.subscription] = follower
         if follower.offset >= self.offset:
             follower.joined = True
+            self._watch_early()
         else:
             self._catch_up(follower)
 
@@ -74,6 +80,7 @@ class Feed:
     def close(self) -> None:
         self.closed = True
         self._engine.unwatch(self.topic, self.partition, self._wake)
+        self._engine.unwatch(self.topic, self.partition, self._wake_early)
 
     # --- following -------------------------------------------------------------------------------
 
@@ -120,12 +127,46 @@ class Feed:
             if follower.joined:
                 self._hand_on(follower, self.offset, result)
         self.offset = max(self.offset, result.next_offset)
+        self._watch_early()
         if result.next_offset < result.end_offset:
             return True
         self._pumping, self._woken = True, False
         self._watch()
         self._pumping = False
         return self._woken
+
+    # --- messages at most once, before they are durable -------------------------------------------
+
+    def _watch_early(self) -> None:
+        """While somebody takes messages at most once, for whom a crash may lose what was delivered."""
+        if self.closed or not any(map(_takes_early, self.followers.values())):
+            return
+        self._early_offset = max(self._early_offset, self.offset)
+        with suppress(LogError):  # the topic was deleted, which the other watch tells
+            self._engine.watch_early(
+                self.topic, self.partition, self._early_offset, self._wake_early
+            )
+
+    def _wake_early(self) -> None:
+        if self.closed:
+            return
+        start = max(self._early_offset, self.offset)
+        try:
+            read = self._engine.read(self.topic, self.partition, start, FEED_READ_BYTES, early=True)
+        except LogError:
+            return
+        if not read.done or read.error is not None:
+            return  # no longer in memory: it comes when it is durable
+        result = read.result()
+        if result.next_offset <= start:
+            return
+        for follower in self.followers.values():
+            # Who has come later would miss what lies between the feed and here.
+            if _takes_early(follower) and (follower.early_end >= start or self.offset >= start):
+                self._hand_on(follower, start, result)
+                follower.early_end = result.next_offset
+        self._early_offset = result.next_offset
+        self._schedule(0.0, self._watch_early)
 
     # --- catching up -----------------------------------------------------------------------------
 
@@ -169,6 +210,7 @@ class Feed:
     def _hand_on(self, follower: Follower, position: int, result: ReadResult) -> None:
         """Queues the wanted records; those that the feed will bring itself are left to it."""
         limit = FOREVER if follower.joined else self.offset
+        done = follower.early_end
         now_us = self._clock_us()
         for view in result.views:
             # Offsets that no record has any more need no acknowledgement.
@@ -177,7 +219,7 @@ class Feed:
             for start, end in follower.wanted:
                 if start >= view.next_offset():
                     break
-                first = max(start, view.first_offset())
+                first = max(start, view.first_offset(), done)
                 last = min(end, view.next_offset(), limit)
                 if first < last:
                     self._queue(follower, view, first, last, now_us)
@@ -214,6 +256,10 @@ class Feed:
             )
             first = offset + end_row - first_row
             first_row = end_row
+
+
+def _takes_early(follower: Follower) -> bool:
+    return follower.joined and follower.subscription.qos == 0
 
 
 def _forget_passed(follower: Follower, position: int) -> int:

@@ -25,7 +25,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from penstock.log.batch.format import FLAG_PRODUCER, HEADER_SIZE, MAX_BATCH_BYTES, Batch
+from penstock.log.batch.format import (
+    FLAG_AT_MOST_ONCE,
+    FLAG_PRODUCER,
+    HEADER_SIZE,
+    MAX_BATCH_BYTES,
+    Batch,
+)
 from penstock.log.batch.view import view_appended
 from penstock.log.errors import (
     LogClosed,
@@ -78,6 +84,11 @@ NOBODY: list[Callback] = []
 logger = logging.getLogger(__name__)
 
 
+def _call_all(callbacks: list[Callback]) -> None:
+    for callback in callbacks:
+        callback()
+
+
 class AppendSide:
     """The part of a partition that takes appends. Thread-safe."""
 
@@ -128,10 +139,17 @@ class AppendSide:
         self._sealing = Sealing(pool.files, directory)
         self._visible = Visibility(found.next_offset)
         self._complaints = Complaints(clock_us)
+        # Calls back where callbacks belong; the engine sets it.
+        self.wake_early: Callable[[list[Callback]], None] = _call_all
 
     @property
     def visible_offset(self) -> int:
         return self._visible.offset
+
+    @property
+    def early_offset(self) -> int:
+        """The end of what those may see who take messages at most once: written, maybe not durable."""
+        return self._visible.early
 
     # --- the producer's side ---------------------------------------------------------------------
 
@@ -207,7 +225,7 @@ class AppendSide:
         if settings.durability == "ack":
             self._unflushed.append(entry)
             self._unflushed_bytes += size
-            return token, NOBODY
+            return token, self._early() if batch.flags & FLAG_AT_MOST_ONCE else NOBODY
         token.base_offset = base
         token.done = True
         with self._lock:
@@ -265,6 +283,9 @@ class AppendSide:
 
     def _commit(self, group: list[tuple[Batch, AppendToken]]) -> Outcome:
         entries, outcome = self._write_group(group)
+        early = self._early()
+        if early:
+            self.wake_early(early)
         self._finish_flush(outcome, entries)
         if self.stopped is not None:
             return outcome
@@ -278,6 +299,11 @@ class AppendSide:
         else:
             self._flush(outcome, entries)
         return outcome
+
+    def _early(self) -> list[Callback]:
+        """Those who take messages at most once and need not wait for the flush."""
+        with self._lock:
+            return self._visible.take_early()
 
     def _take_unflushed(self) -> list[Entry]:
         entries, self._unflushed, self._unflushed_bytes = self._unflushed, [], 0
@@ -497,6 +523,8 @@ class AppendSide:
             self.next_offset = entry.base_offset + entry.batch.count
             index.add(entry.base_offset, position, size, self.next_offset, entry.batch.max_time_us)
             position += size
+            if entry.batch.flags & FLAG_AT_MOST_ONCE:
+                self._visible.written(entry.base_offset, self.next_offset)
             view = view_appended(entry.batch, entry.base_offset)
             self.cache.add(self.tail, view, entry.batch.size() + CACHE_OVERHEAD_BYTES)
             self.counters.appended_records += entry.batch.count

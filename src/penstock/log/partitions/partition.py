@@ -72,6 +72,13 @@ class Partition(AppendSide):
                 return
         callback()
 
+    def watch_early(self, offset: int, callback: Callback) -> None:
+        """Like `watch`, for messages at most once, which need not be durable. One watcher only."""
+        with self._lock:
+            waits = self._visible.watch_early(offset, callback)
+        if not waits:
+            callback()
+
     def unwatch(self, callback: Callback) -> None:
         with self._lock:
             self._visible.unwatch(callback)

@@ -8,12 +8,18 @@ from penstock.log.partitions.outcome import Callback
 
 class Visibility:
     """`offset` is the first record that may not be seen. It never goes back, but for a transaction that a
-    restart finds half shown."""
+    restart finds half shown.
 
-    __slots__ = ("_holds", "_watchers", "offset")
+    `early` is the same for those who take messages at most once: written, but maybe not durable yet.
+    """
+
+    __slots__ = ("_early_watcher", "_holds", "_watchers", "early", "offset")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
+        self.early = offset
+        # One is enough: what follows a partition for many is the broker's feed.
+        self._early_watcher: tuple[int, Callback] | None = None
         self._watchers: list[tuple[int, Callback]] = []
         # By transaction: nothing from this offset on is shown before its release. Several may hold, one
         # behind the other: the end of the first must not wait for that of the last.
@@ -22,10 +28,31 @@ class Visibility:
     def show(self, end_offset: int) -> list[Callback]:
         """Records up to here may be seen, as far as nobody holds; gives the watchers to wake."""
         self.offset = max(self.offset, min([end_offset, *self._holds.values()]))
+        self.early = max(self.early, self.offset)
         due = [callback for offset, callback in self._watchers if offset < self.offset]
         if due:
             self._watchers = [entry for entry in self._watchers if entry[0] >= self.offset]
         return due
+
+    def written(self, base_offset: int, end_offset: int) -> None:
+        """Messages at most once were written, behind nothing that is not shown yet."""
+        if base_offset == self.early and not self._holds:
+            self.early = end_offset
+
+    def watch_early(self, offset: int, callback: Callback) -> bool:
+        """False when there is something at `offset` already."""
+        if offset < self.early:
+            return False
+        self._early_watcher = (offset, callback)
+        return True
+
+    def take_early(self) -> list[Callback]:
+        """Who waits for what was written meanwhile."""
+        watcher = self._early_watcher
+        if watcher is None or watcher[0] >= self.early:
+            return []
+        self._early_watcher = None
+        return [watcher[1]]
 
     def hold(self, transaction_id: int, from_offset: int) -> None:
         self._holds[transaction_id] = from_offset
@@ -39,6 +66,8 @@ class Visibility:
 
     def unwatch(self, callback: Callback) -> None:
         self._watchers = [entry for entry in self._watchers if entry[1] != callback]
+        if self._early_watcher is not None and self._early_watcher[1] == callback:
+            self._early_watcher = None
 
     def end(self) -> list[Callback]:
         """Nothing more will come; gives all who wait."""

@@ -106,14 +106,18 @@ class _Collector:
             self.offset = run.first_offset()
 
 
-def in_memory(partition: Readable, offset: int) -> bool:
-    """Whether a read at `offset` needs no disk (or has nothing to read)."""
-    return offset >= partition.visible_offset or partition.cache.reaches(partition.tail, offset)
+def in_memory(partition: Readable, offset: int, end: int | None = None) -> bool:
+    """Whether a read at `offset` needs no disk (or has nothing to read). `end` as in `read`."""
+    if end is None:
+        end = partition.visible_offset
+    return offset >= end or partition.cache.reaches(partition.tail, offset)
 
 
-def read(partition: Readable, offset: int, max_bytes: int) -> ReadResult:
-    """Raises OffsetOutOfRange, CorruptLog, or OSError when the disk cannot be read."""
-    end = partition.visible_offset
+def read(partition: Readable, offset: int, max_bytes: int, end: int | None = None) -> ReadResult:
+    """Raises OffsetOutOfRange, CorruptLog, or OSError when the disk cannot be read. `end` is where the
+    reader's sight ends, if not with what is visible to all."""
+    if end is None:
+        end = partition.visible_offset
     if offset > end or offset < partition.start_offset:
         raise OffsetOutOfRange(offset, partition.start_offset, end)
     if partition.missing_head is not None:
