@@ -133,11 +133,11 @@ def test_it_is_logged_once_with_file_and_bytes(
     caplog.set_level(logging.INFO)
     engine = EmbeddedEngine(str(tmp_path))
     try:
-        lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-        assert lines == [f"{path}: torn tail of 77 bytes cut"]
-        for topic in ("torn", "whole"):
+        for topic in ("torn", "whole"):  # a partition opens when it is touched
             views = engine.read(topic, 0, 0, 1000).result(HANG_S).views
             assert [value for view in views for value in view.values()] == [b"0", b"1", b"2"]
+        lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        assert lines == [f"{path}: torn tail of 77 bytes cut"]
     finally:
         engine.close()
     caplog.clear()
@@ -160,9 +160,9 @@ def test_damage_in_one_partition_leaves_the_others_alone(
     path.write_bytes(content)
     engine = EmbeddedEngine(str(tmp_path))
     try:
-        assert [str(path) in r.getMessage() for r in caplog.records] == [True]
         with pytest.raises(CorruptLog, match="at byte 0"):
             engine.read("t", 0, 0, 1000).result(HANG_S)
+        assert [str(path) in r.getMessage() for r in caplog.records] == [True]
         assert engine.read("t", 0, 1, 1000).result(HANG_S).count() == 1
         assert engine.read("t", 1, 0, 1000).result(HANG_S).count() == 2
         assert engine.append("t", 0, plain(b"on")).result(HANG_S) == 2

@@ -199,7 +199,8 @@ def test_a_slash_in_a_name_makes_nobody_somebody_else(running: LiveServer, topic
 
 def test_who_may_not_write_may_not_stage(running: LiveServer, topic: str) -> None:
     reader = other(running, "reads-only", "reader")
-    reader.act("begin", name=topic)
+    with pytest.raises(flight.FlightUnauthorizedError, match="NOT_AUTHORIZED"):
+        reader.act("begin", name=topic)
     with pytest.raises(flight.FlightUnauthorizedError, match="NOT_AUTHORIZED"):
         reader.stage(topic, 1, topic, b"v")
     reader.close()
