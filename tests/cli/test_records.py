@@ -31,7 +31,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 def make(server: LiveServer, name: str, partitions: int) -> None:
-    server.call(lambda: server.server.engine.create_topic(name, partitions, TopicSettings()))
+    # The times of these records are of 1970, and maintenance may run at any moment.
+    settings = TopicSettings(retention_ms=0)
+    server.call(lambda: server.server.engine.create_topic(name, partitions, settings))
 
 
 def append(server: LiveServer, topic: str, partition: int, *times_us: int) -> None:

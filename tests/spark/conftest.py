@@ -182,10 +182,11 @@ Make = Callable[..., None]
 
 @pytest.fixture
 def make(server: LiveServer, client: FlightClient) -> Make:
-    """Makes a topic; with values, each partition gets its own list of them."""
+    """Makes a topic that keeps everything, also records that a test gives a time of 1970; with values,
+    each partition gets its own list of them."""
 
     def create(name: str, *partitions: Sequence[bytes]) -> None:
-        settings = TopicSettings()
+        settings = TopicSettings(retention_ms=0)
         count = max(1, len(partitions))
         server.call(lambda: server.server.engine.create_topic(name, count, settings))
         for number, values in enumerate(partitions):

@@ -40,7 +40,9 @@ def records(server: LiveServer) -> dict[Record, int]:
                 count = len(sizes)
                 server.call(
                     lambda t=topic, c=count: server.server.engine.create_topic(
-                        t, c, TopicSettings()
+                        t,
+                        c,
+                        TopicSettings(retention_ms=0),  # its times are of 1970
                     )  # type: ignore[misc]  # bound now
                 )
                 for partition, size in enumerate(sizes):

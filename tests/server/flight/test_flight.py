@@ -24,6 +24,7 @@ from penstock.client.flight import FlightClient, Producer, Written
 from penstock.log.batch.arrow import SCHEMA, SCHEMA_WITH_HEADERS
 from penstock.log.batch.key_partition import partition_of
 from penstock.log.embedded import EmbeddedEngine
+from penstock.log.settings import TopicSettings
 
 
 @pytest.fixture(scope="module", params=["files", "engine"])
@@ -138,6 +139,9 @@ def test_large_batches_are_cut_into_appends(client: FlightClient, topic: str) ->
 
 
 def test_times(running: LiveServer, client: FlightClient, topic: str) -> None:
+    # Records of 1970, and maintenance may run at any moment.
+    settings = TopicSettings(retention_ms=0)
+    running.call(lambda: running.server.engine.create_topic(topic, 1, settings))
     clock = iter(range(1_000, 10_000, 1_000))
     broker = running.server.broker
     before = broker.clock_us
