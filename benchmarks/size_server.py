@@ -9,6 +9,7 @@ longest callback since the last `reset`.
 """
 
 import asyncio
+import ctypes
 import gc
 import json
 import re
@@ -28,6 +29,8 @@ from benchmarks.broker_servers import Process
 START_TIME_S = 300.0
 STOP_TIME_S = 300.0
 LISTENS = re.compile(r"^\s+(tcp|http)\s+\S*127\.0\.0\.1:(\d+)")
+# Right behind its banner a server lets the collector look through all that it has loaded, once.
+SETTLING_S = 0.5
 # The last line of the banner.
 READY = "Read it again"
 ANSWER = "size-server "
@@ -88,7 +91,12 @@ class _Meter:
             print(f"{ANSWER}{json.dumps(shown)}", flush=True)
 
 
+PR_SET_PDEATHSIG = 1  # from sys/prctl.h
+
+
 def main() -> None:
+    # Whoever ends the benchmark by force ends its servers too.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.modules["uvloop"] = None  # type: ignore[assignment]  # "not installed": asyncio's own loop
     meter = _Meter()
     meter.install()
@@ -123,6 +131,7 @@ class SizedServer:
             self._child.kill()
             sys.exit(f"benchmarks: the server did not start: {''.join(self._said).strip()}")
         self.start_s = time.perf_counter() - began
+        time.sleep(SETTLING_S)
         found = [match.groups() for match in map(LISTENS.search, self._said) if match]
         self.process = Process(self._child.pid, {name: int(port) for name, port in found})
         self.stop_s = 0.0

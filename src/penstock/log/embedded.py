@@ -241,6 +241,9 @@ class EmbeddedEngine:
     def topics(self) -> list[TopicInfo]:
         return sorted((topic.info for topic in self.catalogue), key=lambda info: info.name)
 
+    def topic_names(self, after: str | None, limit: int) -> list[str]:
+        return self.catalogue.names.page(after, limit)
+
     def topic(self, name: str) -> TopicInfo | None:
         topic = self.catalogue.find(name)
         return topic.info if topic is not None else None
@@ -410,6 +413,9 @@ class EmbeddedEngine:
 
     def groups(self) -> dict[str, dict[tuple[str, int], int]]:
         return self._groups.all()
+
+    def group_names(self, after: str | None, limit: int) -> list[str]:
+        return self._groups.names.page(after, limit)
 
     def group(self, group: str) -> Mapping[tuple[str, int], int]:
         return self._groups.of(group)

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from penstock import build_info
 from penstock.broker.broker import Broker
-from penstock.log.engine import Engine
+from penstock.log.engine import Engine, Statistics
 from penstock.server.flight.host import FlightHost
 from penstock.server.net.counters import Histogram
 from penstock.server.net.hub import Hub
@@ -79,16 +79,17 @@ class Metrics:
         self.broker: Broker | None = None
         self.engine: Engine | None = None
         self.flight: FlightHost | None = None
-        self._summary = _registry(_Page(self._summarise))
         self._partitions = _registry(_Page(self._list_partitions))
 
-    def summary(self) -> bytes:
-        return generate_latest(self._summary)
+    def summary(self, statistics: Statistics | None = None) -> bytes:
+        """With `statistics` that somebody has asked the engine for already."""
+        return generate_latest(_registry(_Page(lambda: self._summarise(statistics))))
 
     def partitions(self) -> bytes:
+        """Asks the engine only: any thread may call it, and one that is not the event loop should."""
         return generate_latest(self._partitions)
 
-    def _summarise(self) -> Iterator[Metric]:
+    def _summarise(self, statistics: Statistics | None) -> Iterator[Metric]:
         info = build_info()
         yield _gauge(
             "build_info", "The running version.", 1, version=info.version, python=info.python,
@@ -100,7 +101,7 @@ class Metrics:
             yield from _protocols(self.broker)
             yield from _subscriptions(self.broker)
         if self.engine is not None:
-            yield from self._log(self.engine)
+            yield from self._log(statistics or self.engine.statistics())
         if self.flight is not None:
             yield from _flight(self.flight)
         seen = self.observations
@@ -110,8 +111,7 @@ class Metrics:
             "event_loop_lag_seconds", "How late the event loop is.", seen.loop_lag_seconds
         )
 
-    def _log(self, engine: Engine) -> Iterator[Metric]:
-        found = engine.statistics()
+    def _log(self, found: Statistics) -> Iterator[Metric]:
         for name, words in _LOG_COUNTERS.items():
             yield _counter(_LOG_NAMES.get(name, name), words, getattr(found.log, name))
         yield _gauge("damages", "Damaged places found in the log.", found.log.damages)

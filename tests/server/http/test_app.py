@@ -319,10 +319,10 @@ def test_a_defect_is_500_with_a_log_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(running: Running) -> None:
-        def fail() -> None:
+        def fail(after: str | None, limit: int) -> None:
             raise ZeroDivisionError("secret detail")
 
-        monkeypatch.setattr(running.server.engine, "topics", fail)
+        monkeypatch.setattr(running.server.engine, "topic_names", fail)
         answer = await running.call("GET", "/api/v1/topics")
         assert error_of(answer) == (500, "INTERNAL")
         assert b"secret detail" not in answer.body
@@ -384,25 +384,27 @@ def test_lists_in_parts(tmp_path: Path, what: str) -> None:
     with_server(tmp_path, test)
 
 
-def test_a_list_of_groups_asks_the_engine_once(
+def test_a_list_of_groups_looks_at_its_own_part_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(running: Running) -> None:
         await running.call("POST", "/api/v1/topics", {"name": "t"})
-        for name in ("a", "b", "c"):
+        for name in ("a", "b", "c", "d"):
             body = {"topic": "t", "to": "latest"}
             await running.call("POST", f"/api/v1/groups/{name}/reset", body)
         engine = running.server.engine
         asked = []
-        groups = engine.groups
+        group = engine.group
 
-        def ask() -> object:
-            asked.append(1)
-            return groups()
+        def ask(name: str) -> object:
+            asked.append(name)
+            return group(name)
 
-        monkeypatch.setattr(engine, "groups", ask)
-        assert len((await running.call("GET", "/api/v1/groups")).json["groups"]) == 3
-        assert asked == [1]
+        monkeypatch.setattr(engine, "group", ask)
+        page = (await running.call("GET", "/api/v1/groups?after=a&limit=1")).json
+        assert ([one["name"] for one in page["groups"]], page["next"]) == (["b"], "b")
+        # One more, to see whether there are more.
+        assert asked == ["b", "c"]
 
     with_server(tmp_path, test)
 

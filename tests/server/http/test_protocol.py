@@ -86,7 +86,7 @@ def test_an_answer_that_nobody_reads_is_cut_off(
 
     async def body() -> None:
         async with running_server(tmp_path) as running:
-            monkeypatch.setattr(running.server.metrics, "summary", lambda: LARGE)
+            monkeypatch.setattr(running.server.metrics, "summary", lambda _: LARGE)
             with reluctant(running.port("http")) as peer:
                 await asyncio.get_running_loop().sock_sendall(peer, METRICS)
                 connections = http_connections(running)
@@ -106,7 +106,7 @@ def test_an_answer_that_is_read_slowly_is_not_cut_off(
 
     async def body() -> None:
         async with running_server(tmp_path) as running:
-            monkeypatch.setattr(running.server.metrics, "summary", lambda: LARGE)
+            monkeypatch.setattr(running.server.metrics, "summary", lambda _: LARGE)
             loop = asyncio.get_running_loop()
             with reluctant(running.port("http")) as peer:
                 await loop.sock_sendall(peer, METRICS)

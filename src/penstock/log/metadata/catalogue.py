@@ -32,6 +32,7 @@ from penstock.log.metadata.kinds import (
     DeletionRecord,
     TopicRecord,
 )
+from penstock.log.metadata.sorted_names import SortedNames
 from penstock.log.partitions.ends import NOTHING, Ends, KnownEnds
 from penstock.log.partitions.opening import OpenPartition, Partitions
 from penstock.log.partitions.partition import Partition
@@ -125,6 +126,7 @@ class Catalogue:
                 ends = self._written(record.directory, record.partitions, ends or {})
             topic = self._add(info, record.directory, ends)
             topic.version = one.version
+        self.names = SortedNames(self._topics)
         for orphan in present - self._directories.keys():
             self._directories[orphan] = None
             logger.warning(
@@ -204,6 +206,7 @@ class Catalogue:
         self._directories[directory] = topic
         topic.creation = creation
         creation.add_done_callback(lambda change: self._created(topic, change))
+        self.names.add(name)
         self._tell(name)
         return topic
 
@@ -313,6 +316,7 @@ class Catalogue:
 
     def _forget(self, topic: Topic) -> None:
         del self._topics[topic.info.name]
+        self.names.discard(topic.info.name)
         self._directories[topic.directory] = None
         self.partition_count -= topic.info.partitions
 

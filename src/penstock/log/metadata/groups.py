@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.log.errors import UnknownTopic
 from penstock.log.metadata.kinds import OFFSETS, TOPICS, OffsetRecord
+from penstock.log.metadata.sorted_names import SortedNames
 from penstock.log.pending import Pending
 from penstock.log.records import (
     PRESENT,
@@ -37,6 +38,7 @@ class GroupOffsets:
         self._offsets: dict[str, dict[tuple[str, int], int]] = {}
         for record in metadata.list(OFFSETS):
             self._put(record)
+        self.names = SortedNames(self._offsets)
         metadata.watch(OFFSETS, self._follow)
 
     def commit(
@@ -70,7 +72,7 @@ class GroupOffsets:
         return self._offsets.get(group, {})
 
     def all(self) -> dict[str, dict[tuple[str, int], int]]:
-        return {group: dict(offsets) for group, offsets in self._offsets.items()}
+        return {group: dict(offsets) for group, offsets in list(self._offsets.items())}
 
     def forget_topic(self, topic_id: int) -> None:
         """Its records went in the change that deleted the topic (catalogue.py), and memory with them."""
@@ -83,14 +85,20 @@ class GroupOffsets:
             if change.value is None:
                 self._remove(change.name)
             else:
-                self._put(Record(change.name, change.value, change.version))
+                group = self._put(Record(change.name, change.value, change.version))
+                if group is not None:
+                    self.names.add(group)
 
-    def _put(self, record: Record) -> None:
+    def _put(self, record: Record) -> str | None:
+        """Gives the name of a group that is new."""
         topic_id, group, partition = split_name(record.name)
         topic = self._topics.get(int(topic_id))
-        if topic is not None:
-            offset = self._records.decode(record).value.offset
-            self._offsets.setdefault(group, {})[topic, int(partition)] = offset
+        if topic is None:
+            return None
+        offset = self._records.decode(record).value.offset
+        known = group in self._offsets
+        self._offsets.setdefault(group, {})[topic, int(partition)] = offset
+        return None if known else group
 
     def _remove(self, name: str) -> None:
         topic_id, group, partition = split_name(name)
@@ -101,3 +109,4 @@ class GroupOffsets:
         offsets.pop((topic, int(partition)), None)
         if not offsets:
             del self._offsets[group]
+            self.names.discard(group)

@@ -6,7 +6,7 @@ in app.py.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,6 +28,8 @@ MAX_RECORDS: Final = 10_000
 # Entries of one list; a program asks again with `after`.
 DEFAULT_LISTED: Final = 1_000
 MAX_LISTED: Final = 10_000
+# Names that a list takes from the engine at a time.
+LISTED_AT_ONCE: Final = 500
 # What a list tells of a topic, only its readers may know.
 READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
@@ -46,15 +48,20 @@ class Api:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    def topics(self, who: Principal, query: Query) -> Json:
+    async def topics(self, who: Principal, query: Query) -> Json:
         self.broker.require(who, Operation.LIST_TOPICS)
         shows = self.broker.access.shows
-        found = {one.name: one for one in self.engine.topics() if shows(who, one.name, READ_ONLY)}
-        return _listed("topics", query, found, lambda name: self._topic(found[name]))
 
-    def topic(self, who: Principal, name: str) -> Json:
+        def shown(name: str) -> Json | None:
+            info = self.engine.topic(name)
+            return None if info is None or not shows(who, name, READ_ONLY) else self._topic(info)
+
+        return await asyncio.to_thread(_listed, "topics", query, self.engine.topic_names, shown)
+
+    async def topic(self, who: Principal, name: str) -> Json:
+        """Made in a thread, as lists are: a topic may have thousands of partitions."""
         self.broker.require(who, Operation.DESCRIBE_TOPIC, name)
-        return self._topic_with_partitions(self._info(name))
+        return await asyncio.to_thread(self._topic_with_partitions, self._info(name))
 
     async def create_topic(self, who: Principal, request: TopicRequest) -> Json:
         partitions = request.partitions
@@ -143,19 +150,18 @@ class Api:
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def groups(self, who: Principal, query: Query) -> Json:
+    async def groups(self, who: Principal, query: Query) -> Json:
         self.broker.require(who, Operation.LIST_GROUPS)
-        groups = self.engine.groups()
 
         def shown(name: str) -> Json | None:
-            found = self._group(who, name, groups[name])
+            found = self._group(who, name, dict(self.engine.group(name)))
             return found if found["offsets"] else None
 
-        return _listed("groups", query, groups, shown)
+        return await asyncio.to_thread(_listed, "groups", query, self.engine.group_names, shown)
 
     def group(self, who: Principal, name: str) -> Json:
         self.broker.require(who, Operation.LIST_GROUPS)
-        found = self._group(who, name, self.engine.groups().get(name, {}))
+        found = self._group(who, name, self.engine.group(name))
         if not found["offsets"]:
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {name!r}")
         return found
@@ -220,7 +226,11 @@ class Api:
         self.broker.require(who, Operation.LIST_KEYS)
         listed = await asyncio.to_thread(self.broker.access.list_keys)
         found = {key.name: key for key in listed}
-        return _listed("keys", query, found, lambda name: msgspec.to_builtins(found[name]))
+
+        def names_after(after: str | None, limit: int) -> list[str]:
+            return sorted(name for name in found if after is None or name > after)[:limit]
+
+        return _listed("keys", query, names_after, lambda name: msgspec.to_builtins(found[name]))
 
     async def create_key(self, who: Principal, request: KeyRequest) -> Json:
         """The only answer that ever holds the key itself."""
@@ -266,21 +276,29 @@ def _settle(future: "asyncio.Future[None]") -> None:
 
 
 def _listed(
-    what: str, query: Query, names: Iterable[str], show: Callable[[str], Json | None]
+    what: str,
+    query: Query,
+    names_after: Callable[[str | None, int], list[str]],
+    show: Callable[[str], Json | None],
 ) -> Json:
-    """One part of a list, in the order of names. `next`, if there are more: go on with after=next."""
+    """One part of a list, in the order of names. `next`, if there are more: go on with after=next.
+
+    Runs in a thread. Nothing but the names of this part is looked at.
+    """
     limit = _number(query, "limit", DEFAULT_LISTED, MAX_LISTED)
     after = query.get("after")
     shown: list[Json] = []
     last = ""
-    for name in sorted(names if after is None else (name for name in names if name > after)):
-        one = show(name)
-        if one is None:
-            continue
-        if len(shown) >= limit:
-            return {what: shown, "next": last}
-        shown.append(one)
-        last = name
+    while names := names_after(after, LISTED_AT_ONCE):
+        for name in names:
+            one = show(name)
+            if one is None:
+                continue
+            if len(shown) >= limit:
+                return {what: shown, "next": last}
+            shown.append(one)
+            last = name
+        after = names[-1]
     return {what: shown}
 
 

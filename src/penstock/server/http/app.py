@@ -187,10 +187,14 @@ class HttpApp:
         return _json({"status": self.state}, 200 if self.state == "ready" else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        return self._shown(request, self.metrics.summary)
+        engine = self.metrics.engine
+        # Grows with the partitions that are open: not for the event loop.
+        found = await asyncio.to_thread(engine.statistics) if engine is not None else None
+        return self._shown(request, lambda: self.metrics.summary(found))
 
     async def _partitions(self, request: Request) -> Response:
-        return self._shown(request, self.metrics.partitions)
+        rendered = await asyncio.to_thread(self.metrics.partitions)
+        return self._shown(request, lambda: rendered)
 
     def _shown(self, request: Request, render: Callable[[], bytes]) -> Response:
         try:
