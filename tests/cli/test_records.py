@@ -11,6 +11,7 @@ from kit.live_server import LiveServer
 from kit.records import Row, build
 
 from penstock.cli import main as cli
+from penstock.cli.http import Api
 from penstock.errors import ExitCode
 from penstock.log.settings import TopicSettings
 
@@ -94,6 +95,20 @@ def test_a_range(run: Run, options: list[str], offsets: list[int]) -> None:
 def test_several_topics(run: Run, topics: list[str], names: list[str]) -> None:
     code, lines, _ = run("cat", *topics, "--format", r"%t\n")
     assert (code, list(dict.fromkeys(lines))) == (0, names)
+
+
+def test_a_pattern_looks_at_every_page_of_the_list(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server gives a list in parts."""
+    real = Api.get
+
+    def in_parts(self: Api, path: str, **query: Any) -> Any:
+        return real(self, path, **query, **({"limit": 1} if path == "/topics" else {}))
+
+    monkeypatch.setattr(Api, "get", in_parts)
+    code, lines, _ = run("cat", "orders.*", "--format", r"%t\n")
+    assert (code, list(dict.fromkeys(lines))) == (0, ["orders.new", "orders.old"])
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def matching_names(api: Api, wanted: Sequence[str]) -> list[str]:
 def _matching(api: Api, wanted: str) -> list[str]:
     if not PATTERN_CHARACTERS.intersection(wanted):
         return [wanted]
-    names = [topic["name"] for topic in api.get("/topics")["topics"]]
+    names = [topic["name"] for topic in api.list("topics")]
     # A name may hold any character: one that is there is meant.
     matching = [wanted] if wanted in names else [n for n in names if fnmatchcase(n, wanted)]
     if not matching:
