@@ -255,7 +255,7 @@ def test_create_over_http(run: Run, server: Answering, monkeypatch: pytest.Monke
     (method, path, key, body), second = server.asked
     assert (method, path, key) == ("POST", "/api/v1/keys", "Bearer admins-key")
     assert json.loads(body) == {"name": "a", "role": "reader", "topics": ["x"]}
-    assert second == ("GET", "/api/v1/keys", "Bearer admins-key", b"")
+    assert second == ("GET", "/api/v1/keys?limit=10000", "Bearer admins-key", b"")
     assert err.count("\n") == 1
 
 
@@ -321,7 +321,7 @@ def test_list_over_http(run: Run, server: Answering) -> None:
         "-",
         "active (configuration)",
     ]
-    assert server.asked == [("GET", "/api/v1/keys", f"Bearer {DEVELOPMENT_KEY}", b"")]
+    assert server.asked == [("GET", "/api/v1/keys?limit=10000", f"Bearer {DEVELOPMENT_KEY}", b"")]
 
 
 def test_revoke_over_http(run: Run, server: Answering) -> None:
