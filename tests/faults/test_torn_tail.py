@@ -24,6 +24,7 @@ from kit.simulated_disk import SimulatedDisk
 
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.errors import CorruptLog
+from penstock.log.partitions.ends import CLEAN_STOP_FILE
 from penstock.log.storage.files import RealFiles
 
 pytestmark = pytest.mark.usefixtures("writes")
@@ -118,6 +119,11 @@ def test_the_proof_of_durability_decides(proof: str) -> None:
         assert log.store(b"new") == (4 if proof == "a later batch" else 3)
 
 
+def crashed(directory: Path) -> None:
+    """As if the last stop had not been clean: then a start looks at every partition."""
+    (directory / CLEAN_STOP_FILE).unlink()
+
+
 def test_it_is_logged_once_with_file_and_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,6 +136,7 @@ def test_it_is_logged_once_with_file_and_bytes(
     (path,) = tmp_path.glob("topics/torn*/0/*.log")
     with path.open("ab") as file:
         file.write(b"x" * 77)
+    crashed(tmp_path)
     caplog.set_level(logging.INFO)
     engine = EmbeddedEngine(str(tmp_path))
     try:
@@ -156,8 +163,9 @@ def test_damage_in_one_partition_leaves_the_others_alone(
     engine.close()
     (path,) = tmp_path.glob("topics/t*/0/*.log")
     content = bytearray(path.read_bytes())
-    content[82] ^= 1  # in the value of the first record
+    content[90] ^= 1  # in the value of the first record
     path.write_bytes(content)
+    crashed(tmp_path)
     engine = EmbeddedEngine(str(tmp_path))
     try:
         with pytest.raises(CorruptLog, match="at byte 0"):
