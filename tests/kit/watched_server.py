@@ -25,7 +25,8 @@ class Watched:
     def _read(self) -> None:
         assert self.server.process.stdout is not None
         for line in self.server.process.stdout:
-            self.printed += line
+            if " INFO " not in line:  # start, stop, topics
+                self.printed += line
 
     def __enter__(self) -> "Watched":
         self.server.__enter__()

@@ -7,6 +7,7 @@ wire format. Lives on the event loop; the engine calls back there.
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.refusals import Refusals
@@ -28,6 +29,10 @@ from penstock.log.settings import TopicSettings
 # Offsets committed for partitions that do not exist: RustLog's binary dialect takes them. In memory
 # only, and forgotten all together when somebody commits for the sake of it.
 MAX_LOOSE_OFFSETS = 10_000
+
+# Who makes topics over a protocol that has no login.
+WITHOUT_LOGIN: Final = "a client without a login"
+MADE: Final = "topic %r was made, %d partition(s), by %s"
 
 logger = logging.getLogger(__name__)
 
@@ -117,15 +122,16 @@ class Broker:
         missing_key = operation.needs_key and principal == access.anonymous
         raise BrokerError(Code.NOT_AUTHENTICATED if missing_key else Code.NOT_AUTHORIZED, text)
 
-    def ensure_topic(self, topic: str) -> TopicInfo:
-        """The topic, made with the default settings where there is none."""
+    def ensure_topic(self, topic: str, by: str = WITHOUT_LOGIN) -> TopicInfo:
+        """The topic, made with the default settings where there is none. `by`: for the log."""
         info = self.engine.topic(topic)
         if info is None:
             if self.stopping:
                 raise BrokerError(Code.SHUTTING_DOWN)
             partitions = self.options.default_partitions
             self._check_room(topics=1, partitions=partitions)
-            info = self.engine.create_topic(topic, partitions)
+            info = self.engine.create_topic(topic, partitions, self.options.default_settings)
+            logger.info(MADE, topic, partitions, by)
         return info
 
     def _check_room(
@@ -163,7 +169,9 @@ class Broker:
         self.require(principal, Operation.CREATE_TOPIC, topic)
         if self.engine.topic(topic) is None:
             self._check_room(topics=1, partitions=partitions)
-        return self.engine.create_topic(topic, partitions, settings)
+        info = self.engine.create_topic(topic, partitions, settings)
+        logger.info(MADE, topic, partitions, principal.name)
+        return info
 
     def change_topic(
         self,
@@ -202,12 +210,13 @@ class Broker:
     def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
         self.require(principal, Operation.DELETE_TOPIC, topic)
         change = self.engine.delete_topic(topic)
-        change.add_done_callback(lambda done: self._deleted(topic, done))
+        change.add_done_callback(lambda done: self._deleted(topic, principal.name, done))
         return change
 
-    def _deleted(self, topic: str, change: Pending[object]) -> None:
+    def _deleted(self, topic: str, by: str, change: Pending[object]) -> None:
         if change.error is not None:
             return
+        logger.info("topic %r was deleted by %s", topic, by)
         self.subscriptions.forget_topic(topic)
         self._turns.forget(topic)
         self._last_tokens.pop(topic, None)
@@ -223,7 +232,9 @@ class Broker:
         turns. With one, the topic must exist. Raises BrokerError or LogError when it is refused at once.
         """
         self.require(principal, Operation.PUBLISH, topic)
-        info = self.ensure_topic(topic) if partition is None else self.engine.topic(topic)
+        info = self.engine.topic(topic)
+        if info is None and partition is None:
+            info = self.ensure_topic(topic, principal.name)
         batch = records.encoded(self.clock_us)
         if info is not None:
             records.check(batch, info.settings.record_bytes)
@@ -251,7 +262,7 @@ class Broker:
             if not self.access.permits(principal, Operation.CREATE_TOPIC, topic):
                 detail = f"no topic named {topic!r}, and {principal.name} may not create it"
                 raise BrokerError(Code.UNKNOWN_TOPIC, detail)
-            self.ensure_topic(topic)
+            self.ensure_topic(topic, principal.name)
         self._check_room(subscriptions=1)
         return self.subscriptions.create(
             topic, qos, principal, user, self._last_tokens.get(topic, {})

@@ -1,17 +1,32 @@
 """`penstock serve`: the broker, in the foreground, until a signal."""
 
 import os
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.environment import CONFIG_VARIABLE
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:  # at run time only the command imports it: `penstock --help` stays quick
     import asyncio
 
+    from penstock.server.config.loading import LoadedConfig
+
 CONFIG_HELP = "TOML file; see penstock config init."
 SET_HELP = "Any setting, as section.key=value; may be given again."
+
+
+class NotLinux(PenstockError):
+    """Another system than the one that the server is made for."""
+
+    def __init__(self, system: str) -> None:
+        super().__init__(system)
+        self.system = system
+
+    def __str__(self) -> str:
+        return f"the server runs on Linux, and this is {self.system}; clients run here too"
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +49,8 @@ def serve(
     ] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
 ) -> None:
-    """Start the broker here. SIGTERM or Ctrl-C stops it: open work finishes, the log is flushed."""
+    """Start the broker here. SIGTERM or Ctrl-C stops it: open work finishes, the log is flushed. SIGHUP
+    reads configuration and certificates again."""
     from penstock.cli.config import load
 
     named = {
@@ -47,18 +63,21 @@ def serve(
         "server.log_level": log_level,
         "server.insecure": "true" if insecure else None,
     }
-    loaded = load(config, named, settings or [])
+    if sys.platform != "linux":
+        raise NotLinux(sys.platform)
 
     import asyncio
-    import logging
 
+    def load_config() -> "LoadedConfig":
+        return load(config, named, settings or [])
+
+    loaded = load_config()
+
+    from penstock.server import logs
     from penstock.server.server import Server
 
-    logging.basicConfig(
-        level=loaded.config.server.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    server = Server(loaded, environment=os.environ, say=_say)
+    logs.configure(loaded.config.server.log_level, loaded.config.server.log_format)
+    server = Server(loaded, environment=os.environ, say=_say, load_again=load_config)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(server.run())
 

@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
@@ -82,17 +83,41 @@ def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop
         anonymous=anonymous,
         post=loop.call_soon_threadsafe,
     )
-    for row in PROTOCOLS:
-        if row.principal is None:
-            continue
-        name = row.principal(config.protocols[row.name])
+    for protocol, name in principals(config).items():
         principal = access.named(name)
         if principal is None:
-            key = f"{row.name}.principal"
-            raise ConfigConflict((key,), f"{key} = {name}: no API key has this name")
+            raise no_such_principal(protocol, name)
         if principal != anonymous:
-            access.act_as(row.name, principal)
+            access.act_as(protocol, principal)
     return access
+
+
+def principals(config: Config) -> dict[str, str]:
+    """By protocol without a login: the name of the key whose rights its connections have."""
+    return {
+        row.name: row.principal(config.protocols[row.name])
+        for row in PROTOCOLS
+        if row.principal is not None
+    }
+
+
+def no_such_principal(protocol: str, name: str) -> ConfigConflict:
+    key = f"{protocol}.principal"
+    return ConfigConflict((key,), f"{key} = {name}: no API key has this name")
+
+
+def live_options(config: Config) -> dict[str, Any]:
+    """Those of the broker's options that may change while it runs."""
+    return {
+        "default_partitions": config.topic_defaults.partitions,
+        "default_settings": topic_defaults(config),
+        "max_topics": config.limits.topics,
+        "max_partitions": config.limits.partitions,
+        "max_groups": config.limits.groups,
+        "max_subscriptions": config.limits.subscriptions,
+        "max_open_transactions": config.limits.transactions_per_key,
+        "max_staged_bytes": config.limits.staged_bytes_per_key,
+    }
 
 
 def build_broker(
@@ -109,14 +134,7 @@ def build_broker(
         replay_backlog=blipmq.replay == "first-subscriber",
         owned_subscriptions=blipmq.subscription_owner == "key",
         count_drops=blipmq.drops == "counted",
-        default_partitions=config.topic_defaults.partitions,
-        default_settings=topic_defaults(config),
-        max_topics=config.limits.topics,
-        max_partitions=config.limits.partitions,
-        max_groups=config.limits.groups,
-        max_subscriptions=config.limits.subscriptions,
-        max_open_transactions=config.limits.transactions_per_key,
-        max_staged_bytes=config.limits.staged_bytes_per_key,
+        **live_options(config),
     )
     names = [row.name for row in PROTOCOLS]
     broker = Broker(engine, access, options, engine.clock_us, loop.call_later, names)
@@ -126,15 +144,10 @@ def build_broker(
     return broker
 
 
-def build_hub(
-    config: Config,
-    broker: Broker,
-    loop: asyncio.AbstractEventLoop,
-    tls: ssl.SSLContext | None,
-) -> Hub:
+def connection_limits(config: Config) -> ConnectionLimits:
     chosen = config.limits
     idle_us = chosen.idle_time_us
-    limits = ConnectionLimits(
+    return ConnectionLimits(
         connections=connections_that_fit(chosen.connections, config.log.open_files),
         connections_per_address=chosen.connections_per_address,
         buffered_bytes_per_connection=chosen.buffered_bytes_per_connection,
@@ -142,6 +155,13 @@ def build_hub(
         login_time_s=chosen.login_time_us / SECOND_US,
         idle_time_s=None if idle_us is None else idle_us / SECOND_US,
     )
+
+
+def build_hub(
+    config: Config, broker: Broker, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None
+) -> Hub:
+    chosen = config.limits
+    limits = connection_limits(config)
     session_limits = SessionLimits(
         prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
     )
@@ -174,4 +194,13 @@ def flight_settings(config: Config, address: Address) -> Start:
         connections_per_address=chosen.connections_per_address,
         login_time_s=chosen.login_time_us / SECOND_US,
     )
-    return Start(address.host, address.port, tls.certificate, tls.key, tls.client_ca, level, limits)
+    return Start(
+        address.host,
+        address.port,
+        tls.certificate,
+        tls.key,
+        tls.client_ca,
+        level,
+        limits,
+        config.server.log_format,
+    )

@@ -13,10 +13,12 @@ import logging
 import os
 import signal
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.log.engine import Engine
@@ -39,7 +41,6 @@ from penstock.server.banner import (
 )
 from penstock.server.config.checks import check_exposure, listening
 from penstock.server.config.loading import LoadedConfig
-from penstock.server.config.schema import Config
 from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.host import FlightHost
 from penstock.server.http.api import Api
@@ -52,9 +53,9 @@ from penstock.server.net.connection import Connection
 from penstock.server.net.hub import Hub
 from penstock.server.net.listeners import Listener
 from penstock.server.net.peer_log import PeerLog
-from penstock.server.net.tls import server_context
 from penstock.server.notify import notify
 from penstock.server.protocols import PROTOCOLS
+from penstock.server.reload import Certificates, reload
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # How often a draining server looks whether open work is done.
@@ -105,6 +106,7 @@ class Server:
         *,
         environment: Mapping[str, str] = os.environ,
         say: Callable[[str], None] = lambda text: None,
+        load_again: Callable[[], LoadedConfig] | None = None,
     ) -> None:
         self.loaded = loaded
         self.config = loaded.config
@@ -114,7 +116,7 @@ class Server:
         self.peer_log = PeerLog(time.monotonic)
         self.http = HttpApp(
             self.metrics,
-            names=_http_names(self.config),
+            names=self.http_names(),
             peer_log=self.peer_log,
             on_failed_login=self._login_failed,
         )
@@ -124,21 +126,41 @@ class Server:
         self.flight: FlightHost | None = None
         self._http_listener: HttpListener | None = None
         self._lag: LoopLag | None = None
-        self._tls: ssl.SSLContext | None = None
+        self._load_again = load_again
+        self._reloading = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _hang_up(self) -> None:
+        if self.http.state != "ready":
+            logger.warning("SIGHUP: the server is %s, nothing is changed", self.http.state)
+            return
+        task = asyncio.get_running_loop().create_task(self.reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def reload(self) -> None:
+        """Configuration and certificates once more; see reload.py."""
+        async with self._reloading:
+            if self._load_again is not None:
+                await reload(self, self._load_again)
 
     def _login_failed(self, address: str, peer: str) -> None:
         self.hub.note_failed_login(address, peer)
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. A second one ends the process at once."""
+        """Until SIGTERM or SIGINT. A second one ends the process at once. SIGHUP reads the configuration
+        again."""
         stop = asyncio.Event()
         _watch_signals(stop)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         try:
             await self.start()
             settle_collector()
             await stop.wait()
+            logger.info("stopping")
         finally:
             await self.stop()
+        logger.info("stopped")
         if self.engine.lost is not None:
             raise NothingStored(self.config.server.data_directory, self.engine.lost)
 
@@ -149,9 +171,7 @@ class Server:
         settle_allocator()
         loop = asyncio.get_running_loop()
         self._lag = LoopLag(loop, self.observations.loop_lag_seconds)
-        tls = self.config.tls
-        if tls.certificate is not None and tls.key is not None:
-            self._tls = server_context(tls.certificate, tls.key, tls.client_ca)
+        self.certificates = Certificates(self.config.tls)
         for name, address in listening(self.config).items():
             self.listeners[name] = Listener(name, address)
         # Probes are answered while the log is recovered, unless keys in it decide who may listen.
@@ -171,6 +191,10 @@ class Server:
                 await listener.listen(self._factory(name))
         self.http.state = "ready"
         notify(self._environment, "READY=1")
+        if not sys.stderr.isatty():  # people at a terminal have the banner
+            where = ", ".join(f"{name} {one.address}" for name, one in self.listeners.items())
+            data = os.path.abspath(self.config.server.data_directory)
+            logger.info("started: Penstock %s, %s, data in %s", __version__, where, data)
         self._say(self._banner())
 
     def _assemble(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -181,7 +205,7 @@ class Server:
             raise Exposed(reason)
         self.broker = build_broker(self.config, self.engine, access, loop)
         self._closing.append(self.broker.close)
-        self.hub = build_hub(self.config, self.broker, loop, self._tls)
+        self.hub = build_hub(self.config, self.broker, loop, self.certificates.context)
         self.metrics.engine = self.engine
         self.metrics.broker = self.broker
         self.broker.render_metrics = lambda: self.metrics.summary().decode()
@@ -197,7 +221,7 @@ class Server:
     def _tls_only(self, address: Address) -> bool:
         """Where TLS is set up, nobody beyond this machine sends keys in clear; and where client
         certificates are asked for, nobody comes in without one."""
-        if self._tls is None:
+        if self.certificates.context is None:
             return False
         insecure = self.config.server.insecure
         return self.config.tls.client_ca is not None or not (address.is_loopback or insecure)
@@ -218,10 +242,15 @@ class Server:
         self.metrics.flight = self.flight
         await self.flight.start()
 
+    def http_names(self) -> tuple[str, ...]:
+        """What `Host` may say beside loopback names and the address that a connection came to."""
+        hosts, address = self.config.http.hosts, self.config.listeners.http
+        return hosts if address is None else (*hosts, address.host)
+
     def _http_tls(self) -> ssl.SSLContext | None:
         """Keys go over HTTP: in clear only within this machine, where probes and scrapers are."""
         address = self.config.listeners.http
-        return None if address is None or address.is_loopback else self._tls
+        return None if address is None or address.is_loopback else self.certificates.context
 
     def _banner(self) -> str:
         source = self.loaded.sources["server.data_directory"]
@@ -229,7 +258,7 @@ class Server:
         # HTTP keeps to the address alone, and Flight speaks one or the other.
         encrypted -= NOT_OURS
         encrypted |= {"http"} if self._http_tls() is not None else set()
-        encrypted |= {"flight"} if self._tls is not None else set()
+        encrypted |= {"flight"} if self.certificates.context is not None else set()
         return render(
             Facts(
                 listening=[(name, one.address) for name, one in self.listeners.items()],
@@ -237,7 +266,7 @@ class Server:
                 data_source=why_there(source.kind, str(source)),
                 keys=key_state(self.broker.access),
                 without_login=writing_without_login(self.broker, self.config.protocols),
-                tls=self._tls is not None,
+                tls=self.certificates.context is not None,
                 tls_only=encrypted,
                 client_certificates=self.config.tls.client_ca is not None,
                 insecure=self.config.server.insecure,
@@ -298,12 +327,6 @@ class Server:
         loop = asyncio.get_running_loop()
         while self.hub.connections and loop.time() < deadline:
             await asyncio.sleep(DRAIN_POLL_S)
-
-
-def _http_names(config: Config) -> tuple[str, ...]:
-    """What `Host` may say beside loopback names and the address that a connection came to."""
-    address = config.listeners.http
-    return config.http.hosts if address is None else (*config.http.hosts, address.host)
 
 
 def _watch_signals(stop: asyncio.Event) -> None:

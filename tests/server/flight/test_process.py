@@ -60,7 +60,9 @@ def test_rules_hold(guarded: LiveServer) -> None:
     with as_user(guarded, "reader") as reader:
         assert reader.topics() == ["open.a"]
         assert column(reader, "open.a") == [b"x"]
-        with pytest.raises(NotAuthorized, match=r"reader may not read topic 'closed.a'") as caught:
+        with pytest.raises(
+            NotAuthorized, match=r"reader may not look at topic 'closed.a'"
+        ) as caught:
             reader.read("closed.a")
         assert caught.value.code == Code.NOT_AUTHORIZED.number
         for refused in (

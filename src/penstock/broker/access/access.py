@@ -142,8 +142,27 @@ class Access:
         self._worker: ThreadPoolExecutor | None = None
         self._slow_logins = LoginQueue()
         self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
+        # Of keys that the configuration had and has no longer, or not with these rights.
+        self._withdrawn: frozenset[Principal] = frozenset()
         self._load_configured(configured)
         self._load_stored()
+
+    def reconfigure(self, configured: Sequence[ConfiguredKey]) -> None:
+        """Other keys of the configuration from now on. Who came with one that is gone, or has other rights
+        now, is out at once. Raises BrokerError for a hash that is none; then nothing is changed."""
+        before = self._configured_principals()
+        self._load_configured(configured)
+        self._configured = tuple(
+            KeyInfo(key.name, key.role, key.topics, None, None, "configuration")
+            for key in configured
+        )
+        self._verified = {}
+        self._known_wrong = set()
+        self._withdrawn = (self._withdrawn | before) - self._configured_principals()
+
+    def _configured_principals(self) -> frozenset[Principal]:
+        fixed = (candidate.principal for candidate in self._fixed)
+        return frozenset((*fixed, *(principal for principal, _ in self._slow)))
 
     def close(self) -> None:
         """Stop the thread of the slow hashes; logins that still wait for it get no answer."""
@@ -192,7 +211,9 @@ class Access:
 
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of this principal was revoked. One look-up."""
-        return principal.key_id is None or principal.key_id in self._stored
+        if principal.key_id is None:
+            return principal not in self._withdrawn
+        return principal.key_id in self._stored
 
     def act_as(self, protocol: str, principal: Principal) -> None:
         """Have the connections of a protocol without a login act as this principal."""

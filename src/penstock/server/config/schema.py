@@ -58,6 +58,10 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = choice(
         "debug", "info", "warning", "error", default="info", meaning="What the server logs."
     )
+    log_format: Literal["text", "json"] = choice(
+        "text", "json", default="text",
+        meaning="How the server logs: lines for people, or one JSON object a line.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

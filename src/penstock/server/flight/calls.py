@@ -127,7 +127,7 @@ class FlightCalls:
         self._broker.require(question.who, Operation[question.operation], question.topic)
         if question.create:
             self._broker.require(question.who, Operation.CREATE_TOPIC, question.topic)
-            return self._facts(self._broker.ensure_topic(question.topic))
+            return self._facts(self._broker.ensure_topic(question.topic, question.who.name))
         return self._facts(self._info(question.topic), question.partitions)
 
     def _info(self, topic: str) -> TopicInfo:

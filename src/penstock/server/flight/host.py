@@ -27,6 +27,7 @@ from penstock.server.flight.link import (
     Answer,
     Ask,
     ConnectionCounts,
+    FlightLimits,
     FromChild,
     LinkClosed,
     Message,
@@ -80,6 +81,7 @@ class _Child:
         self.process = process
         self.link = link
         self.gone = asyncio.Event()
+        self.retired = False  # it was told to make room for the next one
         self._outgoing: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
 
     def run(
@@ -177,14 +179,17 @@ class FlightHost:
 
     def __init__(self, calls: FlightCalls, settings: Start) -> None:
         self.restarts = 0
-        self.limits = settings.limits
         self.traffic = TrafficTotals()
         self._calls = calls
-        self._settings = settings
+        self.settings = settings
         self._loop = asyncio.get_running_loop()
         self._child: _Child | None = None
         self._stopping = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def limits(self) -> FlightLimits:
+        return self.settings.limits
 
     @property
     def pid(self) -> int | None:
@@ -195,17 +200,28 @@ class FlightHost:
         child = await self._launch()
         self._keeper = self._loop.create_task(self._keep(child))
 
+    async def replace(self, settings: Start, grace_s: float) -> None:
+        """The process finishes its streams within the grace and ends; the next one has other settings. Two
+        cannot have the port at the same time: Arrow does not share it."""
+        self.settings = settings
+        child = self._child
+        if child is not None:
+            child.retired = True
+            await self._end(child, grace_s)
+
+    async def _end(self, child: _Child, grace_s: float) -> None:
+        child.tell(Stop())
+        try:
+            await asyncio.wait_for(child.gone.wait(), grace_s)
+        except TimeoutError:
+            logger.warning("Flight streams not done within server.drain_time, cut off")
+            child.cut_off()
+
     async def stop(self, grace_s: float) -> None:
         """Streams may end what they do within the grace. Calling it again does nothing more."""
         self._stopping.set()
-        child = self._child
-        if child is not None:
-            child.tell(Stop())
-            try:
-                await asyncio.wait_for(child.gone.wait(), grace_s)
-            except TimeoutError:
-                logger.warning("Flight streams not done within server.drain_time, cut off")
-                child.cut_off()
+        if self._child is not None:
+            await self._end(self._child, grace_s)
         if self._keeper is not None:
             await self._keeper
 
@@ -215,7 +231,7 @@ class FlightHost:
         """A process that listens. Raises FlightFailed or OSError; then no process is left behind."""
         child = await asyncio.to_thread(_spawn)
         child.run(self._loop.call_soon_threadsafe, self._received, self._lost)
-        child.tell(self._settings)
+        child.tell(self.settings)
         try:
             await asyncio.wait_for(child.ready, START_TIME_S)
         except BaseException as error:
@@ -263,14 +279,15 @@ class FlightHost:
             status = await asyncio.to_thread(child.bury)
             if self._stopping.is_set():
                 return
-            if self._loop.time() - began_s >= STEADY_TIME_S:
+            if child.retired or self._loop.time() - began_s >= STEADY_TIME_S:
                 backoff_s = FIRST_BACKOFF_S
-            self.restarts += 1
-            logger.error(
-                "the Flight process ended with status %d; a new one starts in %.1f s",
-                status,
-                backoff_s,
-            )
+            if not child.retired:
+                self.restarts += 1
+                logger.error(
+                    "the Flight process ended with status %d; a new one starts in %.1f s",
+                    status,
+                    backoff_s,
+                )
             while True:
                 if await self._told_to_stop_within(backoff_s):
                     return

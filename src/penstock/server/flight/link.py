@@ -6,7 +6,7 @@ starts the process host.py. Knows nothing of Arrow.
 
 import socket
 from struct import Struct
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -310,6 +310,7 @@ class Start(Message, frozen=True):
     client_ca: str | None
     log_level: int
     limits: FlightLimits
+    log_format: Literal["text", "json"] = "text"
 
 
 class Stop(Message, frozen=True):

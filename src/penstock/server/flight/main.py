@@ -26,6 +26,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from pyarrow import ArrowException
 
+from penstock.server import logs
 from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.errors import hide_tracebacks
 from penstock.server.flight.link import (
@@ -82,9 +83,7 @@ def main() -> int:
     except (LinkClosed, OSError):
         return 0
     assert isinstance(start, Start), "the first message tells where to listen"
-    logging.basicConfig(
-        level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logs.configure(logging.getLevelName(start.log_level), start.log_format)
     link = BrokerLink(connection)
     scheme = "grpc" if start.certificate is None else "grpc+tls"
     location = f"{scheme}://{Address(start.host, start.port)}"

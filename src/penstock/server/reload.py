@@ -1,0 +1,195 @@
+"""SIGHUP: the configuration and the certificates are read again.
+
+What can change while the server runs is applied, in one log line each; what cannot is named. A file that is
+broken, or does not fit the rest, changes nothing.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import ssl
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import PenstockError
+from penstock.server import logs
+from penstock.server.assembly import (
+    SECOND_US,
+    connection_limits,
+    flight_settings,
+    live_options,
+    no_such_principal,
+    principals,
+    topic_defaults,
+)
+from penstock.server.config.checks import check_together
+from penstock.server.config.kinds import key_name
+from penstock.server.config.loading import KNOWN_KEYS, LoadedConfig
+from penstock.server.config.schema import SECTIONS, Config, TlsConfig
+from penstock.server.net.tls import server_context
+
+if TYPE_CHECKING:
+    from penstock.server.server import Server
+
+# Beside [[keys]]. A whole section where it ends in a dot.
+LIVE: Final = (
+    "server.log_level",
+    "server.log_format",
+    "server.drain_time",
+    "limits.connections",
+    "limits.connections_per_address",
+    "limits.buffered_bytes_per_connection",
+    "limits.buffered_bytes_total",
+    "limits.login_time",
+    "limits.idle_time",
+    "limits.topics",
+    "limits.partitions",
+    "limits.groups",
+    "limits.flight_reads",
+    "limits.flight_writes",
+    "limits.flight_batch_bytes",
+    "tls.certificate",
+    "tls.key",
+    "http.hosts",
+    "topic_defaults.",
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Certificates:
+    """The certificate and its key as they are used now; the context of all listeners follows them."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self.context: ssl.SSLContext | None = None
+        self._content: list[bytes] = []
+        if tls.certificate is not None and tls.key is not None:
+            self.context = server_context(tls.certificate, tls.key, tls.client_ca)
+            self._content = _contents(tls)
+
+    def read_again(self, tls: TlsConfig) -> Callable[[], bool]:
+        """Reads and checks. The function that it gives takes them into use, for connections to come, and
+        says whether they have changed. Raises TlsFileError."""
+        if self.context is None or tls.certificate is None or tls.key is None:
+            return lambda: False
+        certificate, key = tls.certificate, tls.key
+        server_context(certificate, key, tls.client_ca)
+        context, content = self.context, _contents(tls)
+
+        def use() -> bool:
+            changed = content != self._content
+            if changed:
+                context.load_cert_chain(certificate, key)
+                self._content = content
+            return changed
+
+        return use
+
+
+def _contents(tls: TlsConfig) -> list[bytes]:
+    found = []
+    for path in (tls.certificate, tls.key):
+        if path is not None:
+            with open(path, "rb") as file:
+                found.append(file.read())
+    return found
+
+
+async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
+    """Never raises: a server goes on with what it has."""
+    try:
+        wanted = await asyncio.to_thread(load)
+        config = _merged(server.config, wanted.config)
+        check_together(config, wanted.sources)
+        use_certificates = await asyncio.to_thread(server.certificates.read_again, config.tls)
+        _apply_keys(server, config)
+    except (PenstockError, OSError) as error:
+        logger.error("SIGHUP: nothing is changed: %s", error)
+        return
+    changes = list(_changes(server.config, wanted.config))
+    new_certificates = use_certificates()
+    if new_certificates:
+        logger.info("SIGHUP: the certificate was read again")
+    if config.keys != server.config.keys:
+        logger.info("SIGHUP: [[keys]] were read again, there are %d now", len(config.keys))
+    for name, old, new in changes:
+        if _is_live(name):
+            logger.info("SIGHUP: %s = %s (it was %s)", name, new, old)
+        else:
+            logger.warning("SIGHUP: %s = %s needs a restart; it stays %s", name, new, old)
+    if bool(wanted.config.keys) != bool(server.config.keys):
+        logger.warning("SIGHUP: the first or last of [[keys]] needs a restart")
+    if not changes and not new_certificates and config.keys == server.config.keys:
+        logger.info("SIGHUP: nothing has changed")
+    await _apply(server, config, new_certificates=new_certificates)
+
+
+def _is_live(name: str) -> bool:
+    return any(name == live or (live.endswith(".") and name.startswith(live)) for live in LIVE)
+
+
+def _changes(old: Config, new: Config) -> Iterator[tuple[str, str, str]]:
+    """Name, old and new value as one would write them."""
+    for section, (struct, _) in SECTIONS.items():
+        for field in dataclasses.fields(struct):
+            name = f"{section}.{key_name(field.name)}"
+            before = getattr(old.section(section), field.name)
+            after = getattr(new.section(section), field.name)
+            if before != after:
+                literal = KNOWN_KEYS[name].literal
+                yield name, literal(before), literal(after)
+
+
+def _merged(old: Config, new: Config) -> Config:
+    """The old configuration with all of the new one that can change."""
+    sections: dict[str, Any] = {}
+    for section, (struct, _) in SECTIONS.items():
+        live = {
+            field.name: getattr(new.section(section), field.name)
+            for field in dataclasses.fields(struct)
+            if _is_live(f"{section}.{key_name(field.name)}")
+        }
+        if live:
+            sections[section] = dataclasses.replace(getattr(old, section), **live)
+    # With the first key dev-key goes, and with it who needs none: that is a matter of the start.
+    keys = new.keys if bool(new.keys) == bool(old.keys) else old.keys
+    return dataclasses.replace(old, **sections, keys=keys)
+
+
+def _apply_keys(server: "Server", config: Config) -> None:
+    """Raises BrokerError for a hash that is none."""
+    if config.keys == server.config.keys:
+        return
+    gone = {key.name for key in server.config.keys} - {key.name for key in config.keys}
+    acting = principals(config)
+    for protocol, name in acting.items():
+        if name in gone:
+            raise no_such_principal(protocol, name)
+    access = server.broker.access
+    access.reconfigure(config.keys)
+    for protocol, name in acting.items():
+        principal = access.named(name)
+        if principal is not None and principal != access.anonymous:
+            access.act_as(protocol, principal)
+
+
+async def _apply(server: "Server", config: Config, *, new_certificates: bool) -> None:
+    log = config.server
+    if (log.log_level, log.log_format) != (
+        server.config.server.log_level,
+        server.config.server.log_format,
+    ):
+        logs.configure(log.log_level, log.log_format)
+    server.config = config
+    server.hub.limits = connection_limits(config)
+    server.broker.options = dataclasses.replace(server.broker.options, **live_options(config))
+    server.http.names = server.http_names()
+    if server.http.api is not None:
+        server.http.api.defaults = topic_defaults(config)
+    host = server.flight
+    if host is None:
+        return
+    settings = flight_settings(config, server.listeners["flight"].address)
+    if settings != host.settings or new_certificates:
+        logger.info("SIGHUP: the Flight process is started anew when its streams are done")
+        await host.replace(settings, config.server.drain_time_us / SECOND_US)
