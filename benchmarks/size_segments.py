@@ -13,6 +13,7 @@ from penstock.log.batch.format import FLAG_CLEANED, encode_values
 from penstock.log.partitions.producers import ProducerTable
 from penstock.log.storage.files import RealFile, RealFiles
 from penstock.log.storage.index import INDEX_STRIDE_BYTES, SparseIndex
+from penstock.log.storage.salt import read_salt
 from penstock.log.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, file_name
 
 SEGMENT_BYTES = 256 * 1024 * 1024
@@ -64,6 +65,8 @@ class CountingFiles(RealFiles):
 def make_segments(directory: Path, count: int, first_time_us: int) -> int:
     """Sealed segments and an empty active one; gives the offset at which the log ends."""
     directory.mkdir(parents=True, exist_ok=True)
+    salt = read_salt(RealFiles(), str(directory))
+    assert salt is not None, "a record was written there before"
     entries = SEGMENT_BYTES // INDEX_STRIDE_BYTES
     records = entries * RECORDS_PER_ENTRY
     positions = array("q", range(0, SEGMENT_BYTES, INDEX_STRIDE_BYTES))
@@ -71,7 +74,7 @@ def make_segments(directory: Path, count: int, first_time_us: int) -> int:
         base = number * records
         head = encode_values([b"x" * 1024] * RECORDS_PER_ENTRY, first_time_us + number)
         head.flags |= FLAG_CLEANED
-        content = head.stamp(base, base) + head.body
+        content = head.stamp(base, base, salt.value) + head.body
         path = directory / file_name(base, LOG_SUFFIX)
         path.write_bytes(content)
         os.truncate(path, SEGMENT_BYTES)
