@@ -96,11 +96,14 @@ class Connection(asyncio.BufferedProtocol):
         data = bytes(self._hub.read_view[:nbytes])
         self._traffic.bytes_in += nbytes
         self._last_read = self._loop.time()
-        if self._tls is not None:
-            self._receive_tls(data)
-        else:
-            self._receive(data)
-        self.stream.balance()
+        self.stream.read_begins()
+        try:
+            if self._tls is not None:
+                self._receive_tls(data)
+            else:
+                self._receive(data)
+        finally:
+            self.stream.read_ends()
 
     def eof_received(self) -> bool:
         """True: our side stays open until the session has answered."""

@@ -87,6 +87,7 @@ class NetStream:
         "_out",
         "_out_bytes",
         "_pauses",
+        "_reading",
         "_session",
         "_stall_mark",
         "_unflushed",
@@ -100,6 +101,7 @@ class NetStream:
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._unflushed = False
+        self._reading = False
         self._blocked = False  # the connection takes no more
         self._congested = False  # the session was told so, and waits to be told otherwise
         self._held = 0
@@ -221,7 +223,19 @@ class NetStream:
     def flush_later(self) -> None:
         if not self._unflushed:
             self._unflushed = True
-            self._hub.flush_later(self)
+            if not self._reading:
+                self._hub.flush_later(self)
+
+    def read_begins(self) -> None:
+        """What is written from now on goes out with `read_ends`: a turn of the loop earlier."""
+        self._reading = True
+
+    def read_ends(self) -> None:
+        self._reading = False
+        if self._unflushed:
+            self.flush()
+        else:
+            self.balance()
 
     def flush(self) -> None:
         """One write of all that is queued, unless the kernel still has enough."""
