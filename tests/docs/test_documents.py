@@ -290,6 +290,7 @@ def test_the_unit_starts_what_there_is() -> None:
     unit.read(UNIT)
     service = unit["Service"]
     assert service["Type"] == "notify"
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
     words = shlex.split(service["ExecStart"])
     assert Path(words[0]).name == "penstock"
     check_command(words[1:], UNIT.name)
