@@ -24,7 +24,7 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Records, Turns
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
-from penstock.log.settings import TopicSettings
+from penstock.log.settings import TopicSettings, check_partitions
 
 # Offsets committed for partitions that do not exist: RustLog's binary dialect takes them. In memory
 # only, and forgotten all together when somebody commits for the sake of it.
@@ -167,6 +167,7 @@ class Broker:
     ) -> TopicInfo:
         """Who may write to a topic may make it: a publish does so too."""
         self.require(principal, Operation.CREATE_TOPIC, topic)
+        check_partitions(partitions)
         if self.engine.topic(topic) is None:
             self._check_room(topics=1, partitions=partitions)
         info = self.engine.create_topic(topic, partitions, settings)
@@ -183,6 +184,7 @@ class Broker:
         self.require(principal, Operation.CHANGE_TOPIC, topic)
         info = self.engine.topic(topic)
         if info is not None and partitions is not None:
+            check_partitions(partitions)
             self._check_room(partitions=max(partitions - info.partitions, 0))
         return self.engine.change_topic(topic, changes, partitions)
 

@@ -17,6 +17,9 @@ MIN_SEGMENT_BYTES = 4096
 DEFAULT_RECORD_BYTES = 16 * 1024 * 1024
 # A record is never cut, so it must fit a batch.
 MAX_RECORD_BYTES = MAX_BATCH_BYTES
+# Partitions of one topic: each costs memory and, once written, files. Ten thousand is what one
+# machine serves with 1,024 descriptors.
+MAX_PARTITIONS = 10_000
 # How much a crash of the machine may lose with durability "interval", by default.
 DEFAULT_FLUSH_INTERVAL_MS = 250
 # A longer wait between two flushes is durability "none" in disguise.
@@ -74,3 +77,8 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def _within(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise InvalidSettings(name, value, f"must be {least} to {most}")
+
+
+def check_partitions(count: int) -> None:
+    """Raises InvalidSettings when a topic cannot have so many partitions."""
+    _within("partitions", count, 1, MAX_PARTITIONS)

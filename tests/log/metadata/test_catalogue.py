@@ -21,14 +21,14 @@ from penstock.log.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from penstock.log.metadata.catalogue import MAX_PARTITIONS, Catalogue, Topic
+from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions.ends import Ends
 from penstock.log.partitions.partition import Partition
 from penstock.log.pending import Pending
 from penstock.log.records import Delete
-from penstock.log.settings import TopicSettings
+from penstock.log.settings import MAX_PARTITIONS, TopicSettings
 from penstock.log.storage.cache import BatchCache
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.handles import HandlePool

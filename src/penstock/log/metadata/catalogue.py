@@ -38,13 +38,10 @@ from penstock.log.partitions.opening import OpenPartition, Partitions
 from penstock.log.partitions.partition import Partition
 from penstock.log.pending import Pending, Promise
 from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, prefix_of
-from penstock.log.settings import TopicSettings
+from penstock.log.settings import TopicSettings, check_partitions
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.names import TOPICS_DIRECTORY, check_topic_name, directory_name
 
-# Partitions of one topic: each costs memory and, once written, files. Ten thousand is what one
-# machine serves with 1,024 descriptors.
-MAX_PARTITIONS = 10_000
 # Deleted topics whose files go with one flush of the directory: a few milliseconds of removing.
 REMOVED_AT_ONCE = 256
 
@@ -188,7 +185,7 @@ class Catalogue:
         """Raises InvalidTopicName, InvalidSettings, TopicExists."""
         check_topic_name(name)
         settings.check()
-        _check_partitions(partitions)
+        check_partitions(partitions)
         if name in self._topics:
             raise TopicExists(name)
         directory = self._free_directory(name)
@@ -417,18 +414,13 @@ class Catalogue:
             remover.join()
 
 
-def _check_partitions(count: int) -> None:
-    if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidSettings("partitions", count, f"must be 1 to {MAX_PARTITIONS}")
-
-
 def _changed(
     info: TopicInfo, changes: dict[str, object], partitions: int | None
 ) -> tuple[int, TopicSettings]:
     """Raises InvalidSettings."""
     count, settings = info.partitions, info.settings
     if partitions is not None:
-        _check_partitions(partitions)
+        check_partitions(partitions)
         if partitions < count:
             raise InvalidSettings("partitions", partitions, "a topic cannot lose partitions")
         count = partitions

@@ -31,8 +31,6 @@ Section = TypeVar("Section")
 
 DEFAULT_DATA_DIRECTORY: Final = "./penstock-data"
 
-# Proved to work in one broker, with all topics together; one topic alone cannot sensibly have more.
-MAX_PARTITIONS: Final = 10_000
 # Flight takes a record batch in as a whole, almost twice.
 MAX_FLIGHT_BATCH_BYTES: Final = "1 GiB"
 # Topics keep their times in milliseconds.
@@ -191,7 +189,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaultsConfig:
-    partitions: int = count(1, "Partitions of a new topic.", most=MAX_PARTITIONS)
+    partitions: int = count(1, "Partitions of a new topic.", most=topic.MAX_PARTITIONS)
     durability: Literal["ack", "interval", "none"] = choice(
         "ack", "interval", "none", default="ack",
         meaning="Acknowledge after the flush, flush at an interval, or leave it to the system.",
