@@ -124,7 +124,11 @@ class LogMachine(RuleBasedStateMachine):
         return made
 
     def queue(self, batch: Batch, rows: list[Row]) -> None:
+        if self.write_idle:
+            self.begin()  # the call itself writes
         self.queued.append(Queued(self.log.queue(batch), batch, rows))
+        if self.write_idle:
+            self.finish_commit()  # the model knows nothing of what is written and not told
 
     @rule(shapes=ROW_SHAPES)
     def append(self, shapes: list[tuple[int, bytes | None, bool, int, int]]) -> None:
@@ -169,6 +173,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         self.begin()
+        self.finish_commit()
+
+    def finish_commit(self) -> None:
         self.log.run()
         queued, self.queued = self.queued, []
         for entry in queued:
