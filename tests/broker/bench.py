@@ -22,7 +22,7 @@ from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Records
 from penstock.log.batch.format import Batch
-from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.embedded import READER_THREADS, EmbeddedEngine, EngineOptions
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import FileSystem
@@ -104,7 +104,7 @@ class Bench:
         return done
 
     def settle(self) -> None:
-        """Until nothing is on its way to the log or to the metadata."""
+        """Until nothing is on its way to the log, from it, or to the metadata."""
         while self._turn():
             continue
 
@@ -113,6 +113,7 @@ class Bench:
         written = 0
         while self.engine.commit.step():
             written += 1
+        self._finish_reads()
         passed: list[object] = []
         asked = threading.Event()
 
@@ -127,6 +128,13 @@ class Bench:
         ran = self.wait_for(lambda: passed) + self.run_posted()
         # The mark itself is one of each; callbacks of one commit come together.
         return written > 0 or ran > 1 or metadata.changes > changes + 1
+
+    def _finish_reads(self) -> None:
+        """Waits for the reader threads: they open partitions, and read what the cache does not have."""
+        all_there = threading.Barrier(READER_THREADS + 1)
+        for _ in range(READER_THREADS):
+            self.engine._readers.submit(all_there.wait, HANG_S)
+        all_there.wait(HANG_S)
 
     def advance(self, milliseconds: float) -> None:
         """Time passes, timer by timer."""

@@ -12,6 +12,7 @@ from kit.records import Row, build
 
 from penstock.cli import main as cli
 from penstock.cli.http import Api
+from penstock.cli.records import Cursor, read
 from penstock.errors import ExitCode
 from penstock.log.settings import TopicSettings
 
@@ -163,6 +164,16 @@ def test_sub_goes_on_with_what_comes(server: LiveServer, run: Run) -> None:
         )
     thread.join(HANG_S)
     assert (code, sorted(lines)) == (0, ["0 1 v2", "1 0 v3"])
+
+
+def test_what_comes_behind_the_end_is_read_after_the_next_look(server: LiveServer) -> None:
+    make(server, "behind", 1)
+    append(server, "behind", 0, 1, 2)
+    api = Api(f"http://127.0.0.1:{server.port('http')}", "dev-key", HANG_S)
+    cursor = Cursor("behind", 0, {"offset": 0}, end=1)
+    assert [[one.offset for one in page] for page in read(api, cursor)] == [[0]]
+    cursor.end = 2
+    assert [[one.offset for one in page] for page in read(api, cursor)] == [[1]]
 
 
 def test_sub_ends_when_nothing_comes(run: Run) -> None:

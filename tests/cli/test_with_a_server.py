@@ -226,7 +226,8 @@ def test_commands_whose_streams_are_closed(
 @pytest.mark.parametrize("redirections", [">&-", "<&- >&- 2>&-"])
 def test_a_server_whose_streams_are_closed(tmp_path: Path, redirections: str) -> None:
     path = str(tmp_path / "notify")
-    settings = FREE_PORTS | {"server.data_directory": str(tmp_path / "data")}
+    chosen = {"server.data_directory": str(tmp_path / "data"), "server.log_level": "warning"}
+    settings = FREE_PORTS | chosen
     flags = [part for item in settings.items() for part in ("--set", "=".join(item))]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(path)

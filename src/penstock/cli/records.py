@@ -101,7 +101,8 @@ def read(
             yield found[:late]
         if limit is not None:
             limit -= len(found[:late])
-        following = answer["next_offset"]
+        # What came behind the end that was looked up is left for the next look, not passed over.
+        following = min(answer["next_offset"], cursor.end)
         before, cursor.query = cursor.offset, {"offset": max(following, cursor.offset)}
         if late is not None or following >= cursor.end or following <= before:
             return
