@@ -298,8 +298,8 @@ class EmbeddedEngine:
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo:
         partitions = self.catalogue.partitions(topic, partition)
-        ends = None if partitions.opened(partition) else partitions.ends(partition)
-        if ends is not None:
+        ends = partitions.ends(partition)  # first: they go when the partition is open
+        if ends is not None and partitions.opened(partition) is None:
             start, end = ends.start_offset, ends.next_offset
             size, segments = ends.size_bytes, ends.segments
             return PartitionInfo(topic, partition, start, end, end, size, segments, None, ())
@@ -363,9 +363,9 @@ class EmbeddedEngine:
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
         partitions = self.catalogue.partitions(topic, partition)
+        ends = partitions.ends(partition)  # first: they go when the partition is open
         found = partitions.opened(partition)
         if found is None:
-            ends = partitions.ends(partition)
             if ends is not None:
                 return ends.start_offset, ends.next_offset
             # Only in the moments after a crash, until everything is opened in the background.

@@ -3,6 +3,7 @@
 import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.engines import WAIT_S, Opener, batch, change, delete, make, put, values_of
@@ -11,7 +12,9 @@ from kit.partitions import Clock
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import AppendFailed, LogClosed, LogError
-from penstock.log.partitions.ends import CLEAN_STOP_FILE, ENDS_FILE
+from penstock.log.partitions.ends import CLEAN_STOP_FILE, ENDS_FILE, Ends
+from penstock.log.partitions.opening import Partitions
+from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.verify import verify
 from penstock.log.storage.files import RealFiles
 
@@ -218,3 +221,64 @@ def test_nothing_is_opened_once_the_engine_is_closed(opened: Opener) -> None:
     engine.close()
     with pytest.raises(LogClosed):
         partitions.open(0)
+
+
+def test_ends_are_known_while_another_thread_opens_the_partition(
+    written: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened between the two looks of `offsets`: a subscriber would begin at 0."""
+    engine = written()
+    look = Partitions.ends
+
+    def opened_meanwhile(partitions: Partitions, number: int) -> Ends | None:
+        thread = threading.Thread(target=lambda: partitions.open(number))
+        thread.start()
+        thread.join(WAIT_S)
+        return look(partitions, number)
+
+    monkeypatch.setattr(Partitions, "ends", opened_meanwhile)
+    assert engine.offsets("orders", 0) == (0, 2)
+
+
+def test_a_deletion_waits_for_an_opening_under_way(
+    written: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its recovery would go on in the directory of the next topic of that name."""
+    engine = written()
+    partitions = engine.catalogue.get("orders").partitions
+    begun, go_on = threading.Event(), threading.Event()
+    recovered = partitions._open
+
+    def slow(*given: Any) -> Partition:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return recovered(*given)
+
+    monkeypatch.setattr(partitions, "_open", slow)
+    errors: list[Exception] = []
+
+    def touch() -> None:
+        try:
+            partitions.open(0)
+        except LogClosed as error:
+            errors.append(error)
+
+    opening = threading.Thread(target=touch)
+    opening.start()
+    assert begun.wait(WAIT_S)
+    closed = threading.Event()
+
+    def close() -> None:
+        partitions.close()
+        closed.set()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert not closed.is_set()
+    go_on.set()
+    assert closed.wait(WAIT_S)
+    opening.join(WAIT_S)
+    closing.join(WAIT_S)
+    assert len(errors) == 1
+    # What a clean stop notes of it is what was known before.
+    assert partitions.all_ends()[0].next_offset == 2

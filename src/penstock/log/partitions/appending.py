@@ -51,11 +51,11 @@ from penstock.log.partitions.visibility import Visibility
 from penstock.log.settings import TopicSettings
 from penstock.log.statistics import Counters
 from penstock.log.storage.cache import BatchCache, RecentBatches
-from penstock.log.storage.complaints import Complaints, append_error
+from penstock.log.storage.complaints import Complaints, append_error, as_disk_error
 from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.index import SparseIndex
 from penstock.log.storage.salt import Salt, write_salt
-from penstock.log.storage.segment import CutFailed, Segment, cut_back, write_parts
+from penstock.log.storage.segment import CutFailed, Segment, cut_back, take_away, write_parts
 
 # Bytes written between two flushes. Measured on ext4: 2 to 4 MiB per fdatasync give twice the
 # throughput of 10 MiB and more, because the kernel starts writing early; less costs flushes.
@@ -276,7 +276,7 @@ class AppendSide:
                 logger.exception("commit of %s failed", self.directory)
                 outcome = Outcome()
                 self._finish_flush(outcome, [])
-                self._stop(outcome, [], OSError(errno.EIO, f"{type(error).__name__}: {error}"))
+                self._stop(outcome, [], as_disk_error(error))
                 unknown = OutcomeUnknown(self.directory, str(error))
                 self._refuse(outcome, [token for _, token in group if not token.done], unknown)
                 return outcome
@@ -295,7 +295,11 @@ class AppendSide:
             entries = self._take_unflushed() + entries
             repeats = [token for token in outcome.tokens if token.repeated]
             outcome.tokens = [token for token in outcome.tokens if not token.repeated]
-            self._flushing.start(Load(entries, repeats, self.next_offset))
+            try:
+                self._flushing.start(Load(entries, repeats, self.next_offset))
+            except Exception as error:  # no thread could be started, say
+                outcome.tokens.extend(repeats)
+                self._stop(outcome, entries, as_disk_error(error))
         else:
             self._flush(outcome, entries)
         return outcome
@@ -319,8 +323,8 @@ class AppendSide:
         outcome.tokens.extend(load.repeats)
         try:
             flush.future.result()
-        except OSError as error:
-            self._stop(outcome, [*load.entries, *unflushed], error)
+        except Exception as error:  # whatever it is, nobody knows what is on the disk
+            self._stop(outcome, [*load.entries, *unflushed], as_disk_error(error))
             return
         self._flushed(outcome, load.entries, load.end_offset, flush.began_s)
 
@@ -470,10 +474,15 @@ class AppendSide:
         base_offset = self.next_offset
         index = SparseIndex(base_offset)
         segment = Segment(self.directory, base_offset, False, index, salt=self.salt)
-        with self.pool.use(segment.path, create=True) as file:
-            if file.size():
-                file.truncate(0)
-        self._name_durable()
+        try:
+            with self.pool.use(segment.path, create=True) as file:
+                if file.size():
+                    file.truncate(0)
+            self._name_durable()
+        except OSError:
+            self.pool.forget(segment.path)
+            take_away(self.pool.files, segment)
+            raise
         with self._segments_lock:
             old = self.segments[-1] if self.segments else None
             self.segments = [*self.segments, segment]
@@ -543,8 +552,8 @@ class AppendSide:
         began_s = time.perf_counter()
         try:
             self._flushing.now()
-        except OSError as error:
-            self._stop(outcome, entries, error)
+        except Exception as error:  # as above
+            self._stop(outcome, entries, as_disk_error(error))
             return
         self._flushed(outcome, entries, self.next_offset, began_s)
 

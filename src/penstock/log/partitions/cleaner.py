@@ -232,8 +232,9 @@ def _rewrite(
     finally:
         file.close()
     with partition.write_lock:
-        if any(segment not in partition.segments for segment in group):
-            files.remove(swap + TEMPORARY_SUFFIX)  # retention was faster
+        if partition.closed or any(segment not in partition.segments for segment in group):
+            with suppress(OSError):
+                files.remove(swap + TEMPORARY_SUFFIX)  # a deletion or retention was faster
             return Cleaned()
         files.rename(swap + TEMPORARY_SUFFIX, swap)
         files.sync_directory(partition.directory)
@@ -304,7 +305,9 @@ def clean(partition: Partition, now_us: int) -> Cleaned:
             damage = error  # left alone from now on, like what is good
         state = replace(state, merged_to=to)
     if state != before:
-        write_state(files, directory, state)
+        with partition.write_lock:
+            if not partition.closed:  # else the directory may belong to the next topic of this name
+                write_state(files, directory, state)
         partition.cleaning = state
     if damage is not None:
         raise damage

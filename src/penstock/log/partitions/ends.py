@@ -41,13 +41,14 @@ class Ends:
         """Of a partition that is closed. What is damaged or stopped is opened at the next start."""
         damaged = any(segment.damages for segment in partition.segments)
         damaged = damaged or partition.missing_head is not None
+        complete = partition.flushed_offset == partition.next_offset
         return Ends(
             partition.start_offset,
             partition.flushed_offset,
             partition.size_bytes(),
             len(partition.segments),
             _due_us(partition),
-            partition.stopped is None and not damaged,
+            partition.stopped is None and not damaged and complete,
         )
 
     def due_at(self, due_us: int) -> "Ends":

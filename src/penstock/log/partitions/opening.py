@@ -95,10 +95,10 @@ class Partitions:
 
     def offsets_of(self, number: int) -> tuple[int, int]:
         """The first offset kept and the end of what is seen, as far as they are known."""
+        ends = self._noted(number)  # first: they go when the partition is open
         partition = self.opened(number)
         if partition is not None:
             return partition.start_offset, partition.visible_offset
-        ends = self._noted(number)
         return ends.start_offset, ends.next_offset
 
     def offsets(self) -> tuple[int, int]:
@@ -118,7 +118,12 @@ class Partitions:
                 self._opening = {}
             own = self._opening.setdefault(number, threading.Lock())
         with own:
-            return self.opened(number) or self._open_now(number)
+            found = self.opened(number)
+            if found is not None:
+                return found
+            if self.closed:  # the directory may belong to somebody else by now
+                raise LogClosed
+            return self._open_now(number)
 
     def _open_now(self, number: int) -> Partition:
         partition = self._open(f"{self.path}/{number}", self.settings, self._noted(number))
@@ -130,9 +135,9 @@ class Partitions:
                 self._opened[number] = partition
             if self._opening is not None:
                 self._opening.pop(number, None)
-            if self._ends is not None:
-                self._ends.pop(number, None)
             if not self.closed:
+                if self._ends is not None:
+                    self._ends.pop(number, None)
                 return partition
         deliver(partition.abandon())  # the topic was deleted, or the engine closed, meanwhile
         raise LogClosed
@@ -149,9 +154,13 @@ class Partitions:
             partition.settings = settings
 
     def close(self) -> list[Partition]:
-        """Nothing is opened any more; gives what is open."""
+        """Nothing is opened any more; waits for what is being opened, and gives what is open."""
         with _lock:
             self.closed = True
+            opening = list(self._opening.values()) if self._opening is not None else []
+        for own in opening:
+            with own:
+                continue
         return self.all_opened()
 
     def all_ends(self) -> dict[int, Ends]:

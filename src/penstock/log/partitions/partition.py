@@ -13,7 +13,7 @@ from penstock.log.errors import CorruptLog, LogClosed, OffsetOutOfRange
 from penstock.log.partitions.appending import AppendSide
 from penstock.log.partitions.cleaning_state import CleaningState
 from penstock.log.partitions.damage_report import DamageReport
-from penstock.log.partitions.outcome import Callback, Outcome
+from penstock.log.partitions.outcome import Callback, Outcome, deliver
 from penstock.log.partitions.recovery import recover, remove_segment
 from penstock.log.partitions.survey import CHECKPOINT_FILE, START_FILE, write_number
 from penstock.log.settings import TopicSettings
@@ -22,7 +22,7 @@ from penstock.log.storage.files import File
 from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.hints import ReadHints
 from penstock.log.storage.salt import Salt, new_salt
-from penstock.log.storage.segment import Segment
+from penstock.log.storage.segment import CutFailed, Segment
 
 
 class Partition(AppendSide):
@@ -113,7 +113,12 @@ class Partition(AppendSide):
                 return self.start_offset
             index = self._active_index()
             if index.size and index.max_time_us < oldest_us:
-                self._roll()
+                try:
+                    self._roll()
+                except CutFailed as failed:
+                    outcome = Outcome()
+                    self._stop(outcome, [], failed.error)
+                    self.wake_early([lambda: deliver(outcome)])
             return self.segments[-1].base_offset
 
     @contextmanager
@@ -167,7 +172,8 @@ class Partition(AppendSide):
         """Gives up everything below `offset`: it is never read again, whole segments go at once."""
         with self.write_lock:
             offset = min(offset, self.visible_offset)
-            if offset <= self.start_offset:
+            # Closed: the directory may belong to the next topic of the same name by now.
+            if self.closed or offset <= self.start_offset:
                 return
             pairs = itertools.pairwise(self.segments)
             gone = [segment for segment, after in pairs if after.base_offset <= offset]
@@ -221,10 +227,15 @@ class Partition(AppendSide):
         for step in (self.flush(), self.finish_rolls()):
             outcome.tokens.extend(step.tokens)
             outcome.wakes.extend(step.wakes)
-        with self._lock:
+        with self.write_lock, self._lock:
             self.closed = True
             # Came in while the rest was being written.
             late, self._pending, self._pending_bytes = self._pending, [], 0
+        # The event loop may have written more since the flush above.
+        step = self.flush()
+        outcome.tokens.extend(step.tokens)
+        outcome.wakes.extend(step.wakes)
+        with self._lock:
             outcome.wakes.extend(self._visible.end())
         self._refuse(outcome, [token for _, token in late], LogClosed())
         changed = self.flushed_offset != self.recovered.checkpoint

@@ -1,5 +1,6 @@
 """What a partition says when the disk refuses: the error for the caller, a line for the server's log."""
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -15,6 +16,13 @@ def append_error(directory: str, error: OSError) -> AppendFailed:
     """The refusal of an append whose write failed and left nothing behind."""
     kind = StorageFull if error.errno in NO_SPACE else AppendFailed
     return kind(directory, error.strerror or str(error))
+
+
+def as_disk_error(error: Exception) -> OSError:
+    """What made a flush fail, whatever it was, as an error of the disk: its outcome is as unknown."""
+    if isinstance(error, OSError):
+        return error
+    return OSError(errno.EIO, f"{type(error).__name__}: {error}")
 
 
 class Complaints:

@@ -168,3 +168,13 @@ def build_index(file: File, segment: Segment, size: int) -> tuple[SparseIndex, l
             damages.append(found.damage)
     index.size = size
     return index, damages
+
+
+def take_away(files: FileSystem, segment: Segment) -> None:
+    """The file of a segment that could not be begun. The segment before it goes on, past the offset that
+    names this file: left behind, it would hide those records after the next start. Raises CutFailed."""
+    try:
+        if files.exists(segment.path):
+            files.remove(segment.path)
+    except OSError as error:
+        raise CutFailed(error) from error
