@@ -102,12 +102,12 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
         config = _merged(server.config, wanted.config)
         check_together(config, wanted.sources)
         use_certificates = await asyncio.to_thread(server.certificates.read_again, config.tls)
+        new_certificates = use_certificates()
         _apply_keys(server, config)
     except (PenstockError, OSError) as error:
         logger.error("SIGHUP: nothing is changed: %s", error)
         return
     changes = list(_changes(server.config, wanted.config))
-    new_certificates = use_certificates()
     if new_certificates:
         logger.info("SIGHUP: the certificate was read again")
     if config.keys != server.config.keys:

@@ -533,39 +533,3 @@ def test_a_created_key_with_the_development_key_on_is_warned_about(
     access = opened(metadata, development_key=True)
     access.create_key("a", "admin")
     assert "dev-key still works until the server restarts" in caplog.text
-
-
-def test_other_keys_of_the_configuration() -> None:
-    """Who came with a key that is gone, or has other rights now, is out at once."""
-    access = opened(
-        None, Given("kept", secret="a"), Given("gone", secret="b"), Given("changed", secret="c")
-    )
-    before = {
-        name: access.authenticate(secret)
-        for name, secret in (("kept", "a"), ("gone", "b"), ("changed", "c"))
-    }
-    access.reconfigure(
-        [
-            Given("kept", secret="a"),
-            Given("changed", "reader", secret="c"),
-            Given("new", secret="d"),
-        ]
-    )
-    valid = {name for name, who in before.items() if who is not None and access.still_valid(who)}
-    assert valid == {"kept"}
-    found = {secret: access.authenticate(secret) for secret in "abcd"}
-    assert {secret: who.name if who else None for secret, who in found.items()} == {
-        "a": "kept", "b": None, "c": "changed", "d": "new",
-    }  # fmt: skip
-    assert [key.name for key in access.list_keys()] == ["changed", "kept", "new"]
-    access.reconfigure([Given("kept", secret="a"), Given("gone", secret="b")])
-    gone = before["gone"]
-    assert gone is not None and access.still_valid(gone)
-
-
-def test_a_broken_hash_leaves_the_keys_as_they_are() -> None:
-    access = opened(None, Given("kept", secret="a"))
-    with pytest.raises(BrokerError, match="is no argon2id hash"):
-        access.reconfigure([Given("new", secret="b"), Given("bad", hash="x")])
-    assert access.authenticate("a") is not None
-    assert access.authenticate("b") is None

@@ -142,15 +142,20 @@ class Access:
         self._worker: ThreadPoolExecutor | None = None
         self._slow_logins = LoginQueue()
         self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
-        # Of keys that the configuration had and has no longer, or not with these rights.
-        self._withdrawn: frozenset[Principal] = frozenset()
+        # Marks of keys that the configuration had and has no longer, or not with this secret or these
+        # rights.
+        self._withdrawn: frozenset[bytes] = frozenset()
         self._load_configured(configured)
         self._load_stored()
 
     def reconfigure(self, configured: Sequence[ConfiguredKey]) -> None:
         """Other keys of the configuration from now on. Who came with one that is gone, or has other rights
         now, is out at once. Raises BrokerError for a hash that is none; then nothing is changed."""
-        before = self._configured_principals()
+        with self._changing:
+            self._reconfigure(configured)
+
+    def _reconfigure(self, configured: Sequence[ConfiguredKey]) -> None:
+        before = self._configured_marks()
         self._load_configured(configured)
         self._configured = tuple(
             KeyInfo(key.name, key.role, key.topics, None, None, "configuration")
@@ -158,11 +163,12 @@ class Access:
         )
         self._verified = {}
         self._known_wrong = set()
-        self._withdrawn = (self._withdrawn | before) - self._configured_principals()
+        self._withdrawn = (self._withdrawn | before) - self._configured_marks()
 
-    def _configured_principals(self) -> frozenset[Principal]:
-        fixed = (candidate.principal for candidate in self._fixed)
-        return frozenset((*fixed, *(principal for principal, _ in self._slow)))
+    def _configured_marks(self) -> frozenset[bytes]:
+        principals = [candidate.principal for candidate in self._fixed]
+        principals += [principal for principal, _ in self._slow]
+        return frozenset(principal.mark for principal in principals if principal.mark)
 
     def close(self) -> None:
         """Stop the thread of the slow hashes; logins that still wait for it get no answer."""
@@ -212,7 +218,7 @@ class Access:
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of this principal was revoked. One look-up."""
         if principal.key_id is None:
-            return principal not in self._withdrawn
+            return principal.mark not in self._withdrawn
         return principal.key_id in self._stored
 
     def act_as(self, protocol: str, principal: Principal) -> None:
@@ -246,19 +252,25 @@ class Access:
 
     def _find_slowly(self, key: str, condensed: bytes) -> Principal | None:
         found = None
+        slow = self._slow
         try:
-            for principal, text in self._slow:
+            for principal, text in slow:
                 if keys.matches_slow_hash(key, text):
                     found = principal
         except keys.SlowHashFailed as error:
             # Not remembered as wrong: nobody knows whether it is.
             _logger.error("a login was refused: %s", error)
             return None
-        if found is None:
-            self._remember_wrong(condensed)
-        else:
-            # From now on the fast hash knows it, in memory only.
-            self._verified = {**self._verified, found.name: self._candidate(found, condensed)}
+        with self._changing:
+            if slow is not self._slow:
+                return (
+                    None  # the configuration has other keys since: this one has to be tried again
+                )
+            if found is None:
+                self._remember_wrong(condensed)
+            else:
+                # From now on the fast hash knows it, in memory only.
+                self._verified = {**self._verified, found.name: self._candidate(found, condensed)}
         return found
 
     def _login_slowly(self) -> None:
@@ -436,7 +448,9 @@ class Access:
             principal = Principal(DEVELOPMENT_KEY, "admin")
             fixed.append(self._candidate(principal, keys.condense(DEVELOPMENT_KEY)))
         for key in configured:
-            principal = Principal(key.name, key.role, key.topics)
+            everything = repr((key.name, key.role, key.topics, key.secret, key.hash))
+            mark = self._wrong_digest(keys.condense(everything))
+            principal = Principal(key.name, key.role, key.topics, None, mark)
             if key.secret is not None:
                 fixed.append(self._candidate(principal, keys.condense(key.secret)))
             elif key.hash is not None and keys.is_slow_hash(key.hash):

@@ -286,6 +286,8 @@ def _listed(
     Runs in a thread. Nothing but the names of this part is looked at.
     """
     limit = _number(query, "limit", DEFAULT_LISTED, MAX_LISTED)
+    if not limit:
+        raise _invalid(f"limit: expected a number from 1 to {MAX_LISTED}")
     after = query.get("after")
     shown: list[Json] = []
     last = ""

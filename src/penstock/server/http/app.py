@@ -11,6 +11,7 @@ Names in paths are percent-encoded, `/` too. What a call means is in api.py, the
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -45,6 +46,10 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 # People and programs, not message traffic. A page of records holds 8 MiB until its peer has read it. Probes
 # and metrics are not counted: they are always answered.
 MAX_CALLS: Final = 64
+# Logins that wait for the slow hash of a key. A peer that is gone is not noticed before its turn.
+MAX_LOGINS_PER_ADDRESS: Final = 32
+# In the scope of a request: it counts as one of the calls that go on.
+COUNTED: Final = "penstock.counted"
 API_PREFIX: Final = "/api/v1/"
 
 STATUS: Final = {
@@ -150,6 +155,7 @@ class HttpApp:
         self.peer_log = peer_log
         self._on_failed_login = on_failed_login
         self._calls = 0
+        self._logins: Counter[str] = Counter()
         self._routes = Starlette(
             routes=[
                 Route("/healthz", self._health),
@@ -168,7 +174,10 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What uvicorn calls. An error here is a defect; one line per address tells of it."""
         # Routes see the path as it was sent: an encoded `/` is part of a name.
-        scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+        # With an older version starlette runs a task group around each page, and one that is cut off
+        # stays in memory, page and all, until the garbage collector comes.
+        asgi = {**scope["asgi"], "spec_version": "2.4"}
+        scope = {**scope, "path": scope["raw_path"].decode("latin-1"), "asgi": asgi}
         try:
             await self._routes(scope, receive, send)
         except ClientDisconnect:
@@ -231,6 +240,8 @@ class HttpApp:
                 raise BrokerError(
                     Code.OVERLOADED, f"{MAX_CALLS} calls go on already, try again soon"
                 )
+            self._calls += 1
+            request.scope[COUNTED] = True
             return await self._call(call, api, who, request)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -258,23 +269,32 @@ class HttpApp:
         key = _bearer(request)
         answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
         host = _address(request.scope)
-        api.broker.access.login(
-            key,
-            lambda who: None if answer.done() else answer.set_result(who),
-            wanted=lambda: not answer.done(),
-            address=host,
-        )
-        who = await answer
+        if self._logins[host] >= MAX_LOGINS_PER_ADDRESS:
+            raise BrokerError(
+                Code.OVERLOADED, "too many logins of this address wait, try again soon"
+            )
+        self._logins[host] += 1
+        try:
+            api.broker.access.login(
+                key,
+                lambda who: None if answer.done() else answer.set_result(who),
+                wanted=lambda: not answer.done(),
+                address=host,
+            )
+            who = await answer
+        finally:
+            self._logins[host] -= 1
+            if not self._logins[host]:
+                del self._logins[host]
         if who is None:
             self._on_failed_login(host, f"{host} (HTTP)")
             raise BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")
         return api, who
 
-    def began(self) -> None:
-        self._calls += 1
-
-    def ended(self) -> None:
-        self._calls -= 1
+    def ended(self, scope: Scope) -> None:
+        """The answer is sent, or nobody waits for it any more."""
+        if scope.pop(COUNTED, False):
+            self._calls -= 1
 
 
 class _Endpoint:
@@ -285,12 +305,11 @@ class _Endpoint:
         self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._app.answer(self._path, Request(scope, receive))
-        self._app.began()
         try:
+            answer = await self._app.answer(self._path, Request(scope, receive))
             await answer(scope, receive, send)
         finally:
-            self._app.ended()
+            self._app.ended(scope)
 
 
 def _address(scope: Scope) -> str:
