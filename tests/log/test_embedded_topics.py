@@ -20,7 +20,7 @@ from kit.engines import (
 )
 from kit.faulty_files import FaultyFiles
 
-from penstock.log.errors import LogClosed, UnknownPartition, UnknownTopic
+from penstock.log.errors import UnknownPartition, UnknownTopic
 from penstock.log.metadata_errors import MetadataRefused
 from penstock.log.records import Delete
 from penstock.log.settings import TopicSettings
@@ -87,7 +87,7 @@ def test_a_deleted_topic_keeps_no_file_open(opened: Opener, files: FaultyFiles) 
         late = engine.append("orders", 0, batch(b"v"))
         deleting = threading.Thread(target=lambda: engine.delete_topic("orders"))
         deleting.start()
-        with pytest.raises(LogClosed):
+        with pytest.raises(UnknownTopic):
             late.result(WAIT_S)
     deleting.join(WAIT_S)
     settle(engine)

@@ -277,14 +277,15 @@ class EmbeddedEngine:
 
     def _stop_partitions(self, topic: Topic) -> None:
         """In a thread of its own: a flush may be under way."""
-        stopping = topic.partitions.close()
+        name = topic.info.name
+        stopping = topic.partitions.close(name)
         for partition in stopping:
-            self._deliver(partition.abandon())
+            self._deliver(partition.abandon(name))
             self.commit.forget(partition)
             self._deliver(partition.settle())
             # Again: a commit that was under way may have opened a file meanwhile, and an open file
             # would keep its space.
-            self._deliver(partition.abandon())
+            self._deliver(partition.abandon(name))
         self.cache.drop({partition.tail for partition in stopping})
 
     def _deliver(self, outcome: Outcome) -> None:

@@ -236,6 +236,11 @@ class LogClosed(LogError):
         return "the log is shutting down"
 
 
+def closed_error(deleted_topic: str | None) -> LogError:
+    """Why a closed partition takes nothing: its topic was deleted, or else the log is shutting down."""
+    return LogClosed() if deleted_topic is None else UnknownTopic(deleted_topic)
+
+
 class CommitUnfinished(LogError):
     """Repeating the commit is right, writing the records again is wrong: they would be there twice."""
 

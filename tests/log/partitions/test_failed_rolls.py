@@ -54,7 +54,7 @@ def test_nothing_is_trimmed_when_the_topic_is_gone(tmp_path: Path) -> None:
     partition = Bench(RealFiles(), str(directory)).open()
     append_rows(partition, [[Row(b"a")]])
     roll(partition, Row(b"b"))
-    deliver(partition.abandon())
+    deliver(partition.abandon("orders"))
     before = sorted(path.name for path in directory.iterdir())
     partition.trim(1)
     assert sorted(path.name for path in directory.iterdir()) == before

@@ -12,12 +12,13 @@ from kit.limits import HANG_S
 from kit.partitions import Bench, read_all
 
 from penstock.log.batch.format import encode_values
-from penstock.log.errors import LogClosed, OutcomeUnknown, PartitionStopped, StorageFull
+from penstock.log.errors import OutcomeUnknown, PartitionStopped, StorageFull, UnknownTopic
 from penstock.log.partitions.appending import LOOP_WRITE_BYTES
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.partitions.verify import verify
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
 
@@ -123,6 +124,26 @@ def test_what_fell_short_is_written_again_at_the_same_place(ack: Log) -> None:
     assert ack.values() == [b"first", b"one", b"two"]
 
 
+@pytest.mark.parametrize("following", ["shorter", "in a new segment"])
+def test_what_fell_short_does_not_stay_behind_the_end(tmp_path: Path, following: str) -> None:
+    """The batch itself is written again; another one may come before it, from a transaction."""
+    log = Log(tmp_path, segment_bytes=4096)
+    log.files.write_short(600, errno.ENOSPC, times=0)
+    assert log.partition.append_idle(encode_values([b"x" * 2000], 1)) is None
+    small = following == "shorter"
+    log.partition.append(encode_values([b"y" * (100 if small else 4000)], 1))
+    log.commit.submit(log.partition)
+    log.run()
+    first = log.partition.segments[0]
+    assert first.sealed is not small
+    assert first.index is not None
+    assert Path(first.path).stat().st_size == first.index.size
+    deliver(log.partition.close())
+    again = Bench(log.files, str(tmp_path / "0")).open()
+    assert again.recovered.cut_bytes == 0
+    assert not verify(log.files, again.directory).damages
+
+
 def test_nobody_overtakes_what_is_queued(ack: Log) -> None:
     large = ack.append(b"x" * 1000, LOOP_WRITE_BYTES // 1000 + 1)
     small = ack.append(b"small")
@@ -158,10 +179,10 @@ def test_a_new_segment_is_begun_by_the_commit_thread(tmp_path: Path) -> None:
 
 def test_a_deleted_partition_refuses_what_is_not_flushed(ack: Log) -> None:
     token = ack.append()
-    deliver(ack.partition.abandon())
+    deliver(ack.partition.abandon("orders"))
     ack.commit.forget(ack.partition)
     deliver(ack.partition.settle())
-    assert isinstance(token.error, LogClosed)
+    assert isinstance(token.error, UnknownTopic)
 
 
 def test_close_flushes_what_the_caller_wrote(ack: Log) -> None:

@@ -11,11 +11,12 @@ from kit.faulty_files import FaultyFiles
 from kit.partitions import Clock
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
-from penstock.log.errors import AppendFailed, LogClosed, LogError
+from penstock.log.errors import AppendFailed, LogClosed, LogError, UnknownTopic
 from penstock.log.partitions.ends import CLEAN_STOP_FILE, ENDS_FILE, Ends
 from penstock.log.partitions.opening import Partitions
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.verify import verify
+from penstock.log.storage import reader
 from penstock.log.storage.files import RealFiles
 
 
@@ -119,9 +120,26 @@ def test_a_delete_meets_a_partition_that_opens(written: Opener, files: FaultyFil
         token = engine.append("orders", 0, batch(b"c"))
         pause.wait_until_reached()
         delete(engine, "orders")
-    with pytest.raises(LogError):
+    with pytest.raises(UnknownTopic):
         token.result(WAIT_S)
     assert engine.topics() == []
+
+
+def test_who_reads_a_topic_that_is_deleted_meanwhile_hears_so(
+    written: Opener, files: FaultyFiles
+) -> None:
+    """Neither of a shutdown nor of damage, whether the partition was open or not."""
+    engine = written()
+    opened, unopened = engine.catalogue.partition("orders", 0), engine.catalogue.get("orders")
+    engine.cache.drop({opened.tail})
+    delete(engine, "orders")
+    engine.catalogue.wait_for_removals()
+    with pytest.raises(UnknownTopic):
+        reader.read(opened, 0, 1 << 20)
+    with pytest.raises(UnknownTopic):
+        opened.watch(9, lambda: None)
+    with pytest.raises(UnknownTopic):
+        unopened.partitions.open(2)
 
 
 def test_after_a_crash_all_that_was_written_is_opened_at_start(

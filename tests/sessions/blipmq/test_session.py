@@ -94,6 +94,17 @@ def test_pieces_may_arrive_while_an_answer_is_awaited(bench: Bench, way: Way) ->
     assert peer.answers() == ANSWERS
 
 
+def test_a_topic_that_is_deleted_under_a_publisher_is_unknown(bench: Bench) -> None:
+    """Not "broker shutting down", which makes clients go away."""
+    peer = logged_in(bench)
+    bench.publish("t", b"first")
+    peer.send(wire.encode_publish(1, b"t", 1, b"second"))
+    bench.engine.delete_topic("t")
+    bench.wait_for(lambda: peer.outlet.written)
+    refusal = wire.durable_publish_failed("no topic named 't'")
+    assert peer.outlet.written == wire.encode_nack(1, refusal)
+
+
 def test_a_large_frame_in_many_reads(bench: Bench) -> None:
     peer = logged_in(bench)
     value = bytes(wire.message_room(b"t"))

@@ -95,6 +95,18 @@ def test_both_dialects_on_one_connection(bench: Bench, way: Way) -> None:
 
 
 @DIALECTS
+def test_a_topic_that_is_deleted_under_a_producer_is_unknown(bench: Bench, encode: Encode) -> None:
+    """As it is for the next one, and not a shutdown."""
+    bench.publish("t", b"first")
+    peer = connect(bench)
+    peer.send(encode(wire.Produce("t", 0, [b"second"])))
+    bench.engine.delete_topic("t")
+    bench.wait_for(lambda: peer.outlet.written)
+    late = bytes(peer.outlet.written)
+    assert late == connect(bench).ask(encode(wire.Produce("t", 0, [b"third"])))
+
+
+@DIALECTS
 def test_produces_are_under_way_together_and_a_fetch_waits(bench: Bench, encode: Encode) -> None:
     bench.engine.create_topic("t")
     bench.settle()

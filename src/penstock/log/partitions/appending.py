@@ -34,12 +34,12 @@ from penstock.log.batch.format import (
 )
 from penstock.log.batch.view import view_appended
 from penstock.log.errors import (
-    LogClosed,
     LogError,
     OutcomeUnknown,
     Overloaded,
     PartitionStopped,
     TooLarge,
+    closed_error,
 )
 from penstock.log.partitions.append_group import Entry, Group, Load
 from penstock.log.partitions.flushing import Flushing
@@ -116,6 +116,8 @@ class AppendSide:
         self.flushed_offset = found.next_offset
         self.stopped: str | None = None
         self.closed = False
+        # The name of the topic, once that was deleted.
+        self.deleted_topic: str | None = None
         # Drawn by the partition where recovery found none.
         self.salt = found.salt
         self._producers = found.producers
@@ -136,6 +138,8 @@ class AppendSide:
         self.forgotten = False
         self._unflushed: list[Entry] = []
         self._unflushed_bytes = 0
+        # The event loop wrote a part of a batch behind the end of the active segment.
+        self._fell_short = False
         self._sealing = Sealing(pool.files, directory)
         self._visible = Visibility(found.next_offset)
         self._complaints = Complaints(clock_us)
@@ -162,7 +166,7 @@ class AppendSide:
             token = AppendToken(batch.count)
         with self._lock:
             if self.closed:
-                raise LogClosed
+                raise closed_error(self.deleted_topic)
             if self.stopped is not None:
                 raise PartitionStopped(self.directory, self.stopped)
             if self._pending_bytes + size > MAX_PENDING_BYTES:
@@ -176,7 +180,7 @@ class AppendSide:
 
         Gives the token and the watchers to wake; None when the batch has to be queued. With durability
         ack the token is not done, and the partition needs a flush. A write that fails or falls short
-        is left to the commit thread: it writes the same place again.
+        is left to the commit thread: it cuts off what the write left, and writes the batch again.
         """
         size = batch.size()
         if (
@@ -198,6 +202,7 @@ class AppendSide:
             or self.closed
             or self.stopped is not None
             or self._flushing.running
+            or self._fell_short
             or settings.compression == "zstd"
             or self._must_roll(0, size)
         ):
@@ -211,6 +216,7 @@ class AppendSide:
         base = self.next_offset
         header = batch.stamp(base, self.flushed_offset, self.salt.value)
         position = self._active_index().size
+        self._fell_short = True
         try:
             if handle.file.pwritev((header, batch.body), position) != size:
                 return None
@@ -218,6 +224,7 @@ class AppendSide:
             return None
         finally:
             self.pool.give_back(handle)
+        self._fell_short = False
         self._flushing.wrote(segment)
         token = AppendToken(batch.count)
         entry = Entry(batch, token, base, header, batch)
@@ -337,22 +344,6 @@ class AppendSide:
                 self._flush(outcome, [])
             return outcome
 
-    def finish_rolls(self) -> Outcome:
-        """Seals segments that were rolled: off the way of the appends that are waiting."""
-        outcome = Outcome()
-        with self.write_lock:
-            if self._sealing:
-                self._finish_flush(outcome, [])
-            if self._sealing and self._flushing.needed and self.stopped is None:
-                self._flush(outcome, [])
-            if self.stopped is None:
-                self._sealing.finish()
-        return outcome
-
-    @property
-    def has_rolls(self) -> bool:
-        return bool(self._sealing) and self.stopped is None
-
     def _take_group(self) -> list[tuple[Batch, AppendToken]]:
         with self._lock:
             size = 0
@@ -471,6 +462,7 @@ class AppendSide:
         """Goes on in a new file; the old one is flushed and sealed behind the next flush."""
         if not self.segments:
             self.pool.files.make_directory(self.directory)
+        self._cut_what_fell_short()
         base_offset = self.next_offset
         index = SparseIndex(base_offset)
         segment = Segment(self.directory, base_offset, False, index, salt=self.salt)
@@ -488,6 +480,14 @@ class AppendSide:
             self.segments = [*self.segments, segment]
         if old is not None and not old.sealed:
             self._sealing.add(old, base_offset, self._producers)
+
+    def _cut_what_fell_short(self) -> None:
+        """What is written next may be shorter, or go to a new segment: nothing may lie behind the end of
+        this one. Raises OSError, CutFailed."""
+        if self._fell_short:
+            with self.pool.use(self.segments[-1].path) as file:
+                cut_back(file, self._active_index().size)
+            self._fell_short = False
 
     def _name_durable(self) -> None:
         """Of a new file: before anything is written to it, so that a directory that cannot be opened is
@@ -508,6 +508,7 @@ class AppendSide:
         group.waiting, group.waiting_bytes = [], 0
         if not entries:
             return
+        self._cut_what_fell_short()
         segment = self.segments[-1]
         index = self._active_index()
         position = index.size

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.log.batch.format import Batch
-from penstock.log.errors import LogClosed, LogError, Overloaded
+from penstock.log.errors import LogError, Overloaded, closed_error
 from penstock.log.partitions.appending import MAX_PENDING_BYTES
 from penstock.log.partitions.ends import NOTHING, Ends
 from penstock.log.partitions.outcome import Callback, deliver
@@ -35,7 +35,17 @@ _lock = threading.Lock()
 class Partitions:
     """Thread-safe. Numbers are checked by the caller."""
 
-    __slots__ = ("_ends", "_open", "_opened", "_opening", "closed", "count", "path", "settings")
+    __slots__ = (
+        "_deleted_topic",
+        "_ends",
+        "_open",
+        "_opened",
+        "_opening",
+        "closed",
+        "count",
+        "path",
+        "settings",
+    )
 
     def __init__(
         self,
@@ -50,6 +60,8 @@ class Partitions:
         self.settings = settings
         self.count = count
         self.closed = False
+        # The name of the topic, once that was deleted.
+        self._deleted_topic: str | None = None
         self._open = open_partition
         self._ends = ends
         self._opened: dict[int, Partition] | None = None
@@ -107,13 +119,14 @@ class Partitions:
         return sum(start for start, _ in pairs), sum(end for _, end in pairs)
 
     def open(self, number: int) -> Partition:
-        """The partition, opened by this thread or by another one. Raises OSError; LogClosed."""
+        """The partition, opened by this thread or by another one. Raises OSError; LogClosed,
+        or UnknownTopic once the topic was deleted."""
         with _lock:
             found = self.opened(number)
             if found is not None:
                 return found
             if self.closed:
-                raise LogClosed
+                raise closed_error(self._deleted_topic)
             if self._opening is None:
                 self._opening = {}
             own = self._opening.setdefault(number, threading.Lock())
@@ -122,7 +135,7 @@ class Partitions:
             if found is not None:
                 return found
             if self.closed:  # the directory may belong to somebody else by now
-                raise LogClosed
+                raise closed_error(self._deleted_topic)
             return self._open_now(number)
 
     def _open_now(self, number: int) -> Partition:
@@ -139,8 +152,8 @@ class Partitions:
                 if self._ends is not None:
                     self._ends.pop(number, None)
                 return partition
-        deliver(partition.abandon())  # the topic was deleted, or the engine closed, meanwhile
-        raise LogClosed
+        deliver(partition.abandon(self._deleted_topic))  # or the engine was closed meanwhile
+        raise closed_error(self._deleted_topic)
 
     def change(self, count: int, settings: TopicSettings) -> None:
         """More partitions, or new settings; maintenance looks at all of them again."""
@@ -153,10 +166,14 @@ class Partitions:
         for partition in opened:
             partition.settings = settings
 
-    def close(self) -> list[Partition]:
-        """Nothing is opened any more; waits for what is being opened, and gives what is open."""
+    def close(self, deleted_topic: str | None = None) -> list[Partition]:
+        """Nothing is opened any more; waits for what is being opened, and gives what is open.
+
+        `deleted_topic`: its name, when that is why.
+        """
         with _lock:
             self.closed = True
+            self._deleted_topic = deleted_topic
             opening = list(self._opening.values()) if self._opening is not None else []
         for own in opening:
             with own:
@@ -291,7 +308,7 @@ class Openings:
 
     def _watch_late(self, partition: Partition | None, offset: int, callback: Callback) -> None:
         """Who watches what cannot be opened is woken, asks, and hears why."""
-        with suppress(LogClosed):
+        with suppress(LogError):
             if partition is not None:
                 partition.watch(offset, callback)
                 return

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 
-from penstock.log.errors import CorruptLog, LogClosed, OffsetOutOfRange
+from penstock.log.errors import CorruptLog, OffsetOutOfRange, closed_error
 from penstock.log.partitions.appending import AppendSide
 from penstock.log.partitions.cleaning_state import CleaningState
 from penstock.log.partitions.damage_report import DamageReport
@@ -67,7 +67,7 @@ class Partition(AppendSide):
         with self._lock:
             if self.visible_offset <= offset:
                 if self.closed:
-                    raise LogClosed
+                    raise closed_error(self.deleted_topic)
                 self._visible.watch(offset, callback)
                 return
         callback()
@@ -121,6 +121,22 @@ class Partition(AppendSide):
                     self.wake_early([lambda: deliver(outcome)])
             return self.segments[-1].base_offset
 
+    def finish_rolls(self) -> Outcome:
+        """Seals segments that were rolled: off the way of the appends that are waiting."""
+        outcome = Outcome()
+        with self.write_lock:
+            if self._sealing:
+                self._finish_flush(outcome, [])
+            if self._sealing and self._flushing.needed and self.stopped is None:
+                self._flush(outcome, [])
+            if self.stopped is None:
+                self._sealing.finish()
+        return outcome
+
+    @property
+    def has_rolls(self) -> bool:
+        return bool(self._sealing) and self.stopped is None
+
     @contextmanager
     def open_segment(self, offset: int) -> Iterator[tuple[Segment, int, File]]:
         """The segment that should hold `offset`, the offset at which it ends, and its open file.
@@ -138,6 +154,8 @@ class Partition(AppendSide):
             try:
                 file = use.__enter__()
             except FileNotFoundError:
+                if self.deleted_topic is not None:
+                    raise closed_error(self.deleted_topic) from None
                 # Retention changes the list first: only a stranger can have taken this file away.
                 base_offset, path = segments[at].base_offset, segments[at].path
                 raise CorruptLog(path, 0, "the file is missing", base_offset, end) from None
@@ -195,15 +213,16 @@ class Partition(AppendSide):
         if gone:
             self.pool.files.sync_directory(self.directory)
 
-    def abandon(self) -> Outcome:
-        """The topic is being deleted: nothing more is written, waiting appends are refused. What the
-        cache holds of it is dropped by the caller, once for all partitions."""
+    def abandon(self, deleted_topic: str | None) -> Outcome:
+        """The topic of this name was deleted (None: the log is closing): nothing more is written, waiting
+        appends are refused. What the cache holds is dropped by the caller, once for all partitions."""
         with self._lock:
             self.closed = True
+            self.deleted_topic = deleted_topic
             waiting, self._pending = self._pending, []
             self._pending_bytes = 0
             outcome = Outcome(wakes=self._visible.end())
-        self._refuse(outcome, [token for _, token in waiting], LogClosed())
+        self._refuse(outcome, [token for _, token in waiting], closed_error(self.deleted_topic))
         for segment in self.segments:
             self.pool.forget(segment.path)
         return outcome
@@ -214,7 +233,7 @@ class Partition(AppendSide):
             outcome = Outcome()
             self._finish_flush(outcome, [])
             late = [entry.token for entry in self._take_unflushed()]
-            self._refuse(outcome, late, LogClosed())
+            self._refuse(outcome, late, closed_error(self.deleted_topic))
             return outcome
 
     def close(self, *, note_end: bool = True) -> Outcome:
@@ -237,7 +256,7 @@ class Partition(AppendSide):
         outcome.wakes.extend(step.wakes)
         with self._lock:
             outcome.wakes.extend(self._visible.end())
-        self._refuse(outcome, [token for _, token in late], LogClosed())
+        self._refuse(outcome, [token for _, token in late], closed_error(self.deleted_topic))
         changed = self.flushed_offset != self.recovered.checkpoint
         if note_end and self.segments and self.stopped is None and changed:
             path = f"{self.directory}/{CHECKPOINT_FILE}"

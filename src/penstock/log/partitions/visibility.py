@@ -57,6 +57,7 @@ class Visibility:
     def hold(self, transaction_id: int, from_offset: int) -> None:
         self._holds[transaction_id] = from_offset
         self.offset = min(self.offset, from_offset)
+        self.early = min(self.early, from_offset)
 
     def release(self, transaction_id: int) -> None:
         del self._holds[transaction_id]

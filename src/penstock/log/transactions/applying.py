@@ -311,9 +311,9 @@ class Applier:
             if last_try:
                 raise
             return None
-        except LogClosed:
+        except (LogClosed, UnknownTopic) as error:
             token = AppendToken(batch.count)
-            token.error = LogClosed()
+            token.error = error
             token.complete()
             return token
         if not self._inline:
@@ -327,7 +327,7 @@ class Applier:
             deliver(step.target.write_pending())
         try:
             sent.token.result(APPEND_TIMEOUT_S)
-        except LogClosed:
+        except (LogClosed, UnknownTopic):
             if self._target(step.entry) is step.target:
                 raise
             # The topic was deleted meanwhile: its records have nowhere to go.
