@@ -7,7 +7,7 @@ wire format. Lives on the event loop; the engine calls back there.
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.refusals import Refusals
@@ -34,7 +34,13 @@ MAX_LOOSE_OFFSETS = 10_000
 WITHOUT_LOGIN: Final = "a client without a login"
 MADE: Final = "topic %r was made, %d partition(s), by %s"
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
+
+
+def _run_here(work: Callable[[], None]) -> None:
+    work()
 
 
 class Broker:
@@ -48,8 +54,10 @@ class Broker:
         clock_us: Callable[[], int],
         schedule: Schedule,
         protocols: Iterable[str] = (),
+        run: Callable[[Callable[[], None]], object] = _run_here,
     ) -> None:
-        """`protocols` are counted from the start; others from their first connection on."""
+        """`protocols` are counted from the start; others from their first connection on. `run` runs work
+        in a thread."""
         self.engine = engine
         self.access = access
         self.options = options
@@ -59,6 +67,7 @@ class Broker:
         )
         self.stopping = False
         self._schedule = schedule
+        self._run = run
         self.backlog = Backlog(engine.metadata)
         self.subscriptions = Subscriptions(engine, self.backlog, options, clock_us, schedule)
         self.dead_letters = DeadLetters(self)
@@ -68,7 +77,7 @@ class Broker:
         self._turns = Turns()
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
-        self.render_metrics: Callable[[], str] = str
+        self.render_metrics: Callable[[], ReadToken[str]] = lambda: self.aside(str)
         self._closed = False
         schedule(TICK_S, self._tick)
 
@@ -381,6 +390,20 @@ class Broker:
             self.dead_letters.bury(subscription)
         if self.subscriptions.overdue():
             self._schedule(0, self._look)
+
+    def aside(self, make: Callable[[], T]) -> ReadToken[T]:
+        """Has something made in a thread that would take too long on the event loop."""
+        token: ReadToken[T] = ReadToken()
+
+        def work() -> None:
+            try:
+                value, error = make(), None
+            except Exception as failure:  # whoever waits for the token has to hear of it
+                value, error = None, failure
+            self.engine.post(lambda: token.settle(value, error))
+
+        self._run(work)
+        return token
 
     def later(self, delay_s: float, work: Callable[[], None]) -> None:
         """Calls back on the event loop; with 0 after what is going on right now."""

@@ -1,7 +1,7 @@
 """All that a session sees of the broker. The broker has more parts; no session needs to know them."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
@@ -10,6 +10,8 @@ from penstock.broker.delivery.collection import Delivery
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.records import Records
 from penstock.log.engine import AppendToken, Pending, ReadResult, ReadToken, TopicInfo
+
+T = TypeVar("T")
 
 
 class Port(Protocol):
@@ -21,7 +23,8 @@ class Port(Protocol):
     @property
     def counters(self) -> dict[str, ProtocolCounters]: ...
     @property
-    def render_metrics(self) -> Callable[[], str]: ...
+    def render_metrics(self) -> Callable[[], ReadToken[str]]: ...
+    def aside(self, make: Callable[[], T]) -> ReadToken[T]: ...
 
     # who
     def login(

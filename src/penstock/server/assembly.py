@@ -137,7 +137,11 @@ def build_broker(
         **live_options(config),
     )
     names = [row.name for row in PROTOCOLS]
-    broker = Broker(engine, access, options, engine.clock_us, loop.call_later, names)
+
+    def run(work: Callable[[], None]) -> None:
+        loop.run_in_executor(None, work)
+
+    broker = Broker(engine, access, options, engine.clock_us, loop.call_later, names, run)
     for topic in config.of(RustlogConfig).topics:
         if engine.topic(topic.name) is None:
             engine.create_topic(topic.name, topic.partitions or options.default_partitions)

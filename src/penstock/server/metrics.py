@@ -81,13 +81,17 @@ class Metrics:
         self.flight: FlightHost | None = None
         self._partitions = _registry(_Page(self._list_partitions))
 
-    def summary(self, statistics: Statistics | None = None) -> bytes:
-        """With `statistics` that somebody has asked the engine for already."""
-        return generate_latest(_registry(_Page(lambda: self._summarise(statistics))))
+    async def summary(self) -> bytes:
+        """On the event loop, which owns the counters, they are only read: summing up the partitions and
+        writing the text take longer, and threads do it."""
+        engine = self.engine
+        found = None if engine is None else await asyncio.to_thread(engine.statistics)
+        families = list(self._summarise(found))
+        return await asyncio.to_thread(generate_latest, _registry(_Page(lambda: iter(families))))
 
-    def partitions(self) -> bytes:
-        """Asks the engine only: any thread may call it, and one that is not the event loop should."""
-        return generate_latest(self._partitions)
+    async def partitions(self) -> bytes:
+        """Asks the engine only, which any thread may do."""
+        return await asyncio.to_thread(generate_latest, self._partitions)
 
     def _summarise(self, statistics: Statistics | None) -> Iterator[Metric]:
         info = build_info()
@@ -100,8 +104,8 @@ class Metrics:
         if self.broker is not None:
             yield from _protocols(self.broker)
             yield from _subscriptions(self.broker)
-        if self.engine is not None:
-            yield from self._log(statistics or self.engine.statistics())
+        if statistics is not None:
+            yield from self._log(statistics)
         if self.flight is not None:
             yield from _flight(self.flight)
         seen = self.observations

@@ -15,13 +15,13 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final
 
 from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
-from penstock.log.engine import Engine
+from penstock.log.engine import Engine, ReadToken
 from penstock.server.assembly import (
     SECOND_US,
     build_access,
@@ -134,7 +134,10 @@ class Server:
         if self.http.state != "ready":
             logger.warning("SIGHUP: the server is %s, nothing is changed", self.http.state)
             return
-        task = asyncio.get_running_loop().create_task(self.reload())
+        self._start_task(self.reload())
+
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -208,10 +211,22 @@ class Server:
         self.hub = build_hub(self.config, self.broker, loop, self.certificates.context)
         self.metrics.engine = self.engine
         self.metrics.broker = self.broker
-        self.broker.render_metrics = lambda: self.metrics.summary().decode()
+        self.broker.render_metrics = self._render_metrics
         self.metrics.hub = self.hub
         self.http.broken = lambda: self.engine.lost
         self.http.api = Api(self.broker, topic_defaults(self.config))
+
+    def _render_metrics(self) -> ReadToken[str]:
+        token: ReadToken[str] = ReadToken()
+
+        async def render() -> None:
+            try:
+                token.settle((await self.metrics.summary()).decode(), None)
+            except Exception as error:  # whoever waits for the token has to hear of it
+                token.settle(None, error)
+
+        self._start_task(render())
+        return token
 
     def _factory(self, listener: str) -> Callable[[], Connection]:
         protocol = ONE_PROTOCOL.get(listener)

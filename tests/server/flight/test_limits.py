@@ -123,7 +123,7 @@ def test_a_batch_that_is_too_large(running: LiveServer, peer: Peer) -> None:
 
 def shown(server: LiveServer, name: str, kind: str | None = None) -> float:
     label = "" if kind is None else f'{{kind="{kind}"}}'
-    text = server.call(server.server.metrics.summary).decode()
+    text = server.run(server.server.metrics.summary()).decode()
     (line,) = (line for line in text.splitlines() if line.startswith(f"penstock_{name}{label} "))
     return float(line.rpartition(" ")[2])
 

@@ -166,7 +166,7 @@ def test_a_killed_process_comes_back(tmp_path: Path) -> None:
         with connect_to(server) as client:
             client.write("t", table(b"after"))
             assert column(client, "t") == [b"before", b"after"]
-        assert b"penstock_flight_restarts_total 1.0" in server.server.metrics.summary()
+        assert b"penstock_flight_restarts_total 1.0" in server.run(server.server.metrics.summary())
 
 
 def test_a_stop_while_the_process_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

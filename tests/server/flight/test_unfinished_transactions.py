@@ -34,7 +34,7 @@ def damaged_directory(directory: Path) -> tuple[Path, bytes]:
 
 
 def shown(server: LiveServer, name: str) -> float:
-    text = server.call(server.server.metrics.summary).decode()
+    text = server.run(server.server.metrics.summary()).decode()
     (line,) = (line for line in text.splitlines() if line.startswith(f"penstock_{name} "))
     return float(line.rpartition(" ")[2])
 

@@ -78,6 +78,10 @@ def test_a_request_that_began_behind_another_in_one_segment_is_cut_off(
     run("uvloop", body)
 
 
+async def large_page() -> bytes:
+    return LARGE
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_answer_that_nobody_reads_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
@@ -86,7 +90,7 @@ def test_an_answer_that_nobody_reads_is_cut_off(
 
     async def body() -> None:
         async with running_server(tmp_path) as running:
-            monkeypatch.setattr(running.server.metrics, "summary", lambda _: LARGE)
+            monkeypatch.setattr(running.server.metrics, "summary", large_page)
             with reluctant(running.port("http")) as peer:
                 await asyncio.get_running_loop().sock_sendall(peer, METRICS)
                 connections = http_connections(running)
@@ -106,7 +110,7 @@ def test_an_answer_that_is_read_slowly_is_not_cut_off(
 
     async def body() -> None:
         async with running_server(tmp_path) as running:
-            monkeypatch.setattr(running.server.metrics, "summary", lambda _: LARGE)
+            monkeypatch.setattr(running.server.metrics, "summary", large_page)
             loop = asyncio.get_running_loop()
             with reluctant(running.port("http")) as peer:
                 await loop.sock_sendall(peer, METRICS)

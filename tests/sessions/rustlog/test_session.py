@@ -1,7 +1,10 @@
 """RustLog conversations without a socket: order of answers, waiting, limits, both dialects."""
 
 import errno
+import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +13,13 @@ from broker.bench import ANYBODY, Bench, numbered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.faulty_files import FaultyFiles
+from kit.limits import HANG_S
 from sessions.kit import WAYS, Peer
 
+from penstock.log.engine import TopicInfo
+from penstock.log.errors import LogClosed
 from penstock.log.storage.files import RealFiles
-from penstock.sessions.rustlog.session import RustLogSession
+from penstock.sessions.rustlog.session import DESCRIBED_AT_ONCE, MAX_CHANGES, RustLogSession
 from penstock.sessions.stream import SessionLimits
 from penstock.wire.primitives import frame_size
 from penstock.wire.rustlog import binary as rustlog_binary
@@ -118,6 +124,100 @@ def test_produces_are_under_way_together_and_a_fetch_waits(bench: Bench, encode:
     answers = frames(peer.answers())
     assert len(answers) == 3 and bench.values("t") == [b"a", b"b"]
     assert not peer.outlet.pauses and not peer.session.busy()
+
+
+@contextmanager
+def metadata_held(bench: Bench) -> Iterator[None]:
+    """The next commit of the metadata begins when the block ends."""
+    go_on = threading.Event()
+    begun = threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        begun.set()
+        go_on.wait(HANG_S)
+
+    bench.engine.metadata.submit(hold)
+    assert begun.wait(HANG_S)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+@DIALECTS
+def test_changes_of_the_metadata_are_under_way_together(bench: Bench, encode: Encode) -> None:
+    """One commit carries many; their answers are in order, and a list behind them sees them all."""
+    peer = connect(bench)
+    names = [f"t{number:02}" for number in range(20)]
+    creates = [encode(wire.CreateTopic(name, 1)) for name in [*names, "t07"]]
+    commits = [encode(wire.OffsetCommit(name, 0, "g", 1)) for name in names]
+    with metadata_held(bench):
+        peer.send(b"".join([*creates, *commits, encode(wire.ListTopics())]))
+        assert bench.engine.topic_names(None, 100) == names
+        assert peer.outlet.written == b"" and peer.outlet.pauses == {"answer"}
+    commits_before = bench.engine.metadata.commits
+    answers = frames(peer.answers())
+    assert len(answers) == 42 and len({answers[at] for at in range(20)}) == 1
+    assert answers[20] != answers[0]  # there is a t07 already
+    assert all(name.encode() in answers[-1] for name in names)
+    assert bench.engine.metadata.commits - commits_before < 10
+    assert all(bench.engine.committed_offset("g", name, 0) == 1 for name in names)
+
+
+def test_a_peer_has_a_number_of_changes_under_way(bench: Bench) -> None:
+    peer = connect(bench)
+    names = [f"t{number:03}" for number in range(MAX_CHANGES + 6)]
+    with metadata_held(bench):
+        peer.send(b"".join(json(wire.CreateTopic(name, 1)) for name in names))
+        assert len(bench.engine.topic_names(None, 1_000)) == MAX_CHANGES
+        assert peer.outlet.pauses == {"answer"}
+    assert len(frames(peer.answers())) == len(names)
+    assert bench.engine.topic_names(None, 1_000) == names
+    assert not peer.outlet.pauses
+
+
+@pytest.mark.parametrize(
+    ("encode", "request_", "found"),
+    [
+        (json, wire.ListTopics(), b"wide"),
+        (json, wire.Metrics(), b""),
+        (binary, wire.ListTopics(), b"wide"),
+        (binary, wire.DescribeTopic("wide"), b"wide"),
+    ],
+    ids=["J-ListTopics", "J-Metrics", "B-ListTopics", "B-DescribeTopic"],
+)
+def test_what_grows_is_made_in_a_thread(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    encode: Encode,
+    request_: wire.Request,
+    found: bytes,
+) -> None:
+    bench.engine.create_topic("wide", DESCRIBED_AT_ONCE + 1)
+    bench.settle()
+    peer = connect(bench)
+    work: list[Callable[[], None]] = []
+    monkeypatch.setattr(bench.broker, "_run", work.append)
+    assert peer.ask(encode(request_) + encode(wire.CreateTopic("later", 1))) == b""
+    assert peer.session.busy()
+    (make,) = work
+    make()
+    answers = frames(peer.answers())
+    assert len(answers) == 2 and found in answers[0]
+    assert b"later" not in answers[0]  # what is behind the list is not in it
+    assert bench.engine.topic("later") is not None and not peer.session.busy()
+
+
+def test_a_list_that_cannot_be_made_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> list[TopicInfo]:
+        raise LogClosed
+
+    monkeypatch.setattr(bench.broker, "topics", broken)
+    peer = connect(bench)
+    answers = frames(peer.ask(json(wire.ListTopics()) + json(wire.Ping())))
+    assert len(answers) == 2 and b"Error" in answers[0]
 
 
 @DIALECTS

@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -196,21 +196,17 @@ class HttpApp:
         return _json({"status": self.state}, 200 if self.state == "ready" else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        engine = self.metrics.engine
-        # Grows with the partitions that are open: not for the event loop.
-        found = await asyncio.to_thread(engine.statistics) if engine is not None else None
-        return self._shown(request, lambda: self.metrics.summary(found))
+        return await self._shown(request, self.metrics.summary)
 
     async def _partitions(self, request: Request) -> Response:
-        rendered = await asyncio.to_thread(self.metrics.partitions)
-        return self._shown(request, lambda: rendered)
+        return await self._shown(request, self.metrics.partitions)
 
-    def _shown(self, request: Request, render: Callable[[], bytes]) -> Response:
+    async def _shown(self, request: Request, render: Callable[[], Awaitable[bytes]]) -> Response:
         try:
             check_host(request, self.names)
         except Misdirected as error:
             return _error(error)
-        return Response(render(), media_type=CONTENT_TYPE)
+        return Response(await render(), media_type=CONTENT_TYPE)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         """No such path or method: starlette says so."""

@@ -1,11 +1,13 @@
 """A RustLog conversation, in both dialects: JSON (the document) and binary (the existing programs).
 
 Requests are answered in order. Produces may be under way together, and those of one read are appended
-together (rustlog_produces.py); every other request waits for the answers before it, so that it sees their
-effect. Each dialect keeps its own meaning where they differ
-(rustlog_dialects.py holds the words and codes).
+together (produces.py). So may CreateTopic and OffsetCommit, a number of them: what they do happens in the
+order of the requests, only their answers wait for the disk. Every other request waits for the answers
+before it, so that it sees their effect. Each dialect keeps its own meaning where they differ (dialects.py
+holds the words and codes).
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.access.access import Principal
@@ -28,6 +30,11 @@ MAX_FETCH_BYTES = wire.MAX_FRAME_BYTES
 MAX_NAME_BYTES = MAX_TOPIC_NAME_BYTES
 # The log counts offsets in an i64; the wire has a u64.
 MAX_OFFSET = (1 << 63) - 1
+# Changes of the metadata that one peer may have under way: enough for one commit to carry many, and a
+# thousandth of what may wait for commits altogether.
+MAX_CHANGES: Final = 64
+# A topic of so many partitions is described on the event loop; a larger one takes milliseconds.
+DESCRIBED_AT_ONCE: Final = 256
 
 
 # What each request is in the broker's table of rights.
@@ -68,6 +75,10 @@ class RustLogSession(BaseSession[wire.Frame]):
         self._last_dialect = wire.UNTOLD
         # The request that waits, once it is decoded.
         self._decoded: wire.Request | None = None
+        # Answers of CreateTopic and OffsetCommit that wait for the disk.
+        self._changes = 0
+        # Whether a thread makes an answer that must not show what the requests behind it change.
+        self._looking = False
         # What this read has to append; never left when it waits for the next one.
         self._run: ProduceRun | None = None
         stream.logged_in()  # RustLog has no login: who speaks it is in
@@ -88,7 +99,7 @@ class RustLogSession(BaseSession[wire.Frame]):
         return self._dialects[error.dialect].error(error.code or wire.FRAME_ERROR, error.what)
 
     def perform(self, frame: wire.Frame) -> bool:
-        """Produces go on together; every other request waits for the answers before it."""
+        """False: the request waits for the answers before it."""
         dialect = self._dialects[frame.dialect]
         try:
             request = self._decoded or dialect.decode(self.inbox.buffer, frame.start, frame.end)
@@ -96,7 +107,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             self._count_answer("decode")
             self.answer(dialect.error(error.code or wire.DECODE_ERROR, error.what))
             return True
-        if not isinstance(request, wire.Produce) and self.answers_are_open():
+        if self.answers_are_open() and not self._goes_along(request):
             self._decoded = request
             return False
         self._decoded = None
@@ -109,6 +120,15 @@ class RustLogSession(BaseSession[wire.Frame]):
             self.counters.errors[type(request).__name__] += 1
             slot.reply = dialect.refusal(request, refused)
         return True
+
+    def _goes_along(self, request: wire.Request) -> bool:
+        """Whether it may be carried out while answers before it are not known yet."""
+        if self._looking:
+            return False
+        if isinstance(request, wire.Produce):
+            return True
+        changes = isinstance(request, (wire.CreateTopic, wire.OffsetCommit))
+        return changes and self._changes < MAX_CHANGES
 
     def gathered(self) -> bool:
         if self._run is None:
@@ -152,7 +172,7 @@ class RustLogSession(BaseSession[wire.Frame]):
         elif isinstance(request, wire.CreateTopic):
             self._create_topic(dialect, request, slot)
         else:
-            slot.reply = self._look_up(dialect, request)
+            self._look_up(dialect, request, slot)
 
     def _committed(self, dialect: Dialect, group: str, topic: str, partition: int) -> int | None:
         offset = self._port.committed_offset(group, topic, partition)
@@ -160,23 +180,57 @@ class RustLogSession(BaseSession[wire.Frame]):
             offset = self._port.loose_offset(group, topic, partition)
         return offset
 
-    def _look_up(self, dialect: Dialect, request: wire.Request) -> bytes:
-        """Requests that only look."""
+    def _look_up(self, dialect: Dialect, request: wire.Request, slot: Slot) -> None:
+        """Requests that only look. What grows with the number of topics is made off the event loop."""
         if isinstance(request, wire.ListTopics):
-            found = self._port.topics(self._principal)
-            return dialect.topics([(info.name, info.partitions) for info in found])
-        if isinstance(request, wire.DescribeTopic):
-            info = self._port.topic(request.topic)
-            if info is None:
-                raise BrokerError(Code.UNKNOWN_TOPIC)
-            ends = [self._port.offsets(info.name, p)[1] for p in range(info.partitions)]
-            return dialect.topic_description(info.name, ends)
-        if isinstance(request, wire.DescribePartition):
+            self._answer_aside(request, dialect, slot, lambda: self._topics(dialect))
+        elif isinstance(request, wire.DescribeTopic):
+            self._describe(dialect, request, slot)
+        elif isinstance(request, wire.DescribePartition):
             end = self._port.offsets(request.topic, request.partition)[1]
-            return dialect.partition_description(request.topic, request.partition, end)
-        if isinstance(request, wire.Metrics):
-            return dialect.metrics(self._port.render_metrics())
-        return dialect.pong()
+            slot.reply = dialect.partition_description(request.topic, request.partition, end)
+        elif isinstance(request, wire.Metrics):
+            self._port.render_metrics().on_done(
+                self.guarded(lambda done: self.settle(slot, dialect.metrics(done.result())))
+            )
+        else:
+            slot.reply = dialect.pong()
+
+    def _topics(self, dialect: Dialect) -> bytes:
+        found = self._port.topics(self._principal)
+        return dialect.topics([(info.name, info.partitions) for info in found])
+
+    def _describe(self, dialect: Dialect, request: wire.DescribeTopic, slot: Slot) -> None:
+        info = self._port.topic(request.topic)
+        if info is None:
+            raise BrokerError(Code.UNKNOWN_TOPIC)
+        name, partitions = info.name, info.partitions
+
+        def describe() -> bytes:
+            ends = [self._port.offsets(name, number)[1] for number in range(partitions)]
+            return dialect.topic_description(name, ends)
+
+        if partitions <= DESCRIBED_AT_ONCE:
+            slot.reply = describe()
+        else:
+            self._answer_aside(request, dialect, slot, describe)
+
+    def _answer_aside(
+        self, request: wire.Request, dialect: Dialect, slot: Slot, make: Callable[[], bytes]
+    ) -> None:
+        """Has the answer made in a thread."""
+
+        self._looking = True
+
+        def made(done: ReadToken[bytes]) -> None:
+            self._looking = False
+            if done.error is None:
+                self.settle(slot, done.result())
+            else:
+                self.counters.errors[type(request).__name__] += 1
+                self.settle(slot, dialect.refusal(request, done.error))
+
+        self._port.aside(make).on_done(self.guarded(made))
 
     def _produce(self, dialect: Dialect, request: wire.Produce, slot: Slot) -> None:
         if self._auto_create:
@@ -258,7 +312,10 @@ class RustLogSession(BaseSession[wire.Frame]):
             slot.reply = dialect.commit_without_partition()
             return
 
+        self._changes += 1
+
         def written(done: Pending[object]) -> None:
+            self._changes -= 1
             if done.error is None:
                 self.settle(slot, dialect.offset_committed())
             else:
@@ -274,7 +331,10 @@ class RustLogSession(BaseSession[wire.Frame]):
             slot.reply = dialect.topic_created()
             return
 
+        self._changes += 1
+
         def written(done: Pending[int]) -> None:
+            self._changes -= 1
             if done.error is None:
                 self.settle(slot, dialect.topic_created())
             else:
