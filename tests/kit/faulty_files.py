@@ -52,6 +52,7 @@ CallKind = Literal[
     "remove",
     "remove_tree",
     "sync_directory",
+    "sync_all",
 ]
 
 
@@ -233,6 +234,10 @@ class FaultyFiles:
     def sync_directory(self, path: str) -> None:
         self._call("sync_directory", path)
         self.inner.sync_directory(path)
+
+    def sync_all(self, path: str) -> None:
+        self._call("sync_all", path)
+        self.inner.sync_all(path)
 
     # --- what the calls meet ---
 

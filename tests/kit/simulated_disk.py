@@ -247,6 +247,17 @@ class SimulatedDisk:
             self._directory(path)
             self._do(Operation("sync_directory", path))
 
+    def sync_all(self, path: str) -> None:
+        """File by file and directory by directory: power may go in between."""
+        with self._lock:
+            self._directory(path)
+            for each, content in self.contents().items():
+                if content is not None:
+                    self._do(Operation("sync", each, file=self._file(each).number))
+            for each, content in {"/": None, **self.contents()}.items():
+                if content is None:
+                    self._do(Operation("sync_directory", each))
+
     # --- power loss ---
 
     def crash(self, mode: CrashMode, seed: int | None = None) -> "SimulatedDisk":

@@ -40,6 +40,16 @@ class TestContent:
             assert content is not None
             assert content[:7000] == b"a" * 1000 + b"b" * 6000
 
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_sync_of_everything_keeps_contents_and_names(self, mode: CrashMode) -> None:
+        disk = SimulatedDisk(0)
+        for path in ("/d/one", "/d/e/two"):
+            disk.make_directory(path.rpartition("/")[0])
+            disk.open(path, create=True).pwritev([b"x" * 5000], 0)
+        disk.sync_all("/d")
+        for contents in found(disk, mode):
+            assert contents["/d/one"] == contents["/d/e/two"] == b"x" * 5000
+
     def test_drop_and_keep(self) -> None:
         disk, file = disk_with_file(b"old")
         file.pwritev([b"NEW and more"], 0)

@@ -1,9 +1,10 @@
-"""The allocator keeps what was freed, and gives it back after a peak. In a process of its own: the setting
-stays, and what other tests have freed would be in the count."""
+"""The allocator keeps what was freed, and gives it back after a peak; the collector never looks at much.
+In a process of its own: the setting stays, and what other tests have freed would be in the count."""
 
 import subprocess
 import sys
 
+import pytest
 from kit.limits import HANG_S
 from kit.live_server import SOURCES
 
@@ -93,3 +94,61 @@ def test_relief_waits_for_the_end_of_a_peak_and_does_not_hurry() -> None:
     now_s[0] = RELIEF_INTERVAL_S
     relief.note(0)
     assert len(runs) == 2
+
+
+GROWTH = """
+import gc
+import weakref
+from penstock.server.memory import LOOKS, MOST_OLD, NEW_OBJECTS, settle_collector
+
+class Node:
+    pass
+
+looked_at = []
+
+def note(phase, info):
+    if phase == "start":
+        looked_at.append(sum(len(gc.get_objects(n)) for n in range(info["generation"] + 1)))
+
+def cycle():
+    one, two = Node(), Node()
+    one.other, two.other = two, one
+    return weakref.ref(one)
+
+settle_collector()
+gc.callbacks.append(note)
+kept, cycles = [], []
+for number in range({objects}):
+    kept.append([number])
+    if number % 1000 == 0:
+        cycles.append(cycle())
+growing = max(looked_at, default=0)
+kept.clear()
+old = [Node()]
+gc.collect(1)  # it is old now
+old[0].other = old[0]
+alive = weakref.ref(old.pop())
+for number in range(100 * NEW_OBJECTS):
+    kept.append([number])
+    if number % (2 * NEW_OBJECTS) == 0:
+        kept.clear()
+most = (LOOKS + 2) * NEW_OBJECTS
+print(growing <= most + MOST_OLD, sum(one() is not None for one in cycles[:-50]), alive() is None)
+"""
+
+
+@pytest.mark.parametrize("objects", [1_000, 400_000])
+def test_no_collection_looks_at_much(objects: int) -> None:
+    """However much there is; cycles are still found, those of small servers whatever their age."""
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH.replace("{objects}", str(objects))],
+        env={"PYTHONPATH": SOURCES},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+    )
+    bounded, cycles_left, old_cycle_found = done.stdout.split()
+    assert bounded == "True"
+    assert cycles_left == "0"
+    assert old_cycle_found == "True"

@@ -157,8 +157,8 @@ class Server:
         _watch_signals(stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         try:
-            await self.start()
             settle_collector()
+            await self.start()
             await stop.wait()
             logger.info("stopping")
         finally:

@@ -303,6 +303,12 @@ class TestNames:
             place.files.remove_tree(place.write("f", b""))
         assert place.files.exists(place.path("f"))
 
+    def test_sync_all(self, place: Place) -> None:
+        place.write("f", b"x")
+        place.files.sync_all(place.directory)
+        with pytest.raises(FileNotFoundError):
+            place.files.sync_all(place.path("missing"))
+
     def test_sync_directory(self, place: Place) -> None:
         place.files.sync_directory(place.directory)
         with pytest.raises(FileNotFoundError):

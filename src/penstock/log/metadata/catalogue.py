@@ -22,7 +22,7 @@ from penstock.log.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from penstock.log.metadata.descriptions import Description, write_description
+from penstock.log.metadata.descriptions import Describable, Descriptions
 from penstock.log.metadata.kinds import (
     COUNTERS,
     DELETIONS,
@@ -44,9 +44,6 @@ from penstock.log.storage.names import TOPICS_DIRECTORY, check_topic_name, direc
 
 # Deleted topics whose files go with one flush of the directory: a few milliseconds of removing.
 REMOVED_AT_ONCE = 256
-
-# Descriptions of idle topics that one round of maintenance looks at: about 30 ms of a thread.
-DESCRIBED_AT_ONCE = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +95,7 @@ class Catalogue:
         self.partition_count = 0  # of all topics together
         # Directories that are taken, and whose they are; None: of nobody, or still being removed.
         self._directories: dict[str, Topic | None] = {}
-        # Topics with records whose descriptions may be missing or old, and those of the start that
-        # are still to be looked at; None before the first look.
-        self._undescribed: set[Topic] = set()
-        self._unseen: list[Topic] | None = None
+        self._descriptions = Descriptions(files, self._root, self._is_there)
         # What is to be done before the files of a directory go, and the directory.
         self._removals: SimpleQueue[tuple[Callable[[], None], str] | None] = SimpleQueue()
         self._remover: threading.Thread | None = None
@@ -207,6 +201,9 @@ class Catalogue:
         self._tell(name)
         return topic
 
+    def _is_there(self, topic: Describable) -> bool:
+        return self._topics.get(topic.info.name) is topic
+
     def _tell(self, name: str) -> None:
         for watcher in self.watchers:
             watcher(name)
@@ -281,7 +278,7 @@ class Catalogue:
         self.partition_count += record.partitions - topic.info.partitions
         topic.info = replace(topic.info, partitions=record.partitions, settings=record.settings)
         if topic.described is not None:
-            self._undescribed.add(topic)
+            self._descriptions.note(topic)
         self._tell(topic.info.name)
         outcome.complete((record.partitions, record.settings), None)
 
@@ -320,36 +317,16 @@ class Catalogue:
     def note_records(self, topic: Topic) -> None:
         """The topic has records: from now on it has a directory, where its description belongs."""
         if topic.described is not topic.info:
-            self._undescribed.add(topic)
+            self._descriptions.note(topic)
 
     def describe(self, *, look: bool = True) -> None:
         """Writes the descriptions that are missing or old. Waits for the disk.
 
         With `look` also those of topics that nobody has used since start, some in each round.
         """
-        if look and self._unseen is None:
-            there = set(self._files.list(self._root))
-            self._unseen = [topic for topic in self if topic.directory in there]
-        if look and self._unseen:
-            self._undescribed.update(self._unseen[-DESCRIBED_AT_ONCE:])
-            del self._unseen[-DESCRIBED_AT_ONCE:]
-        while self._undescribed:
-            topic = self._undescribed.pop()
-            try:
-                self._describe(topic)
-            except OSError as error:
-                # One line for all of them, a full disk say; the next round tries again.
-                self._undescribed.add(topic)
-                name, left = topic.info.name, len(self._undescribed)
-                logger.warning("descriptions of %d topics wait, %r: %s", left, name, error)
-                return
-
-    def _describe(self, topic: Topic) -> None:
-        info = topic.info
-        path = f"{self._root}/{topic.directory}"
-        if self._topics.get(info.name) is topic and self._files.exists(path):
-            write_description(self._files, path, Description.of(info.name, topic.record()))
-            topic.described = info
+        if look:
+            self._descriptions.look(self)
+        self._descriptions.write()
 
     def remove_files(self, directory: str, before: Callable[[], None]) -> None:
         """Gives the space back in the background and then forgets the deletion. `before` runs there too,
@@ -377,7 +354,8 @@ class Catalogue:
             self._remove_files([directory for _, directory in removals])
 
     def _remove_files(self, directories: list[str]) -> None:
-        removed = [directory for directory in directories if self._remove_tree(directory)]
+        with self._descriptions.lock:
+            removed = [directory for directory in directories if self._remove_tree(directory)]
         if not removed:
             return
         try:

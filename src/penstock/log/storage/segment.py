@@ -36,15 +36,21 @@ def offset_of_name(name: str, suffix: str) -> int | None:
 def write_small_file(files: FileSystem, path: str, content: bytes) -> None:
     """Replaces a file as a whole: after a crash it has the old content or the new one."""
     temporary = path + TEMPORARY_SUFFIX
-    file = files.open(temporary, create=True)
+    write_file(files, temporary, content, sync=True)
+    files.rename(temporary, path)
+    files.sync_directory(path.rpartition("/")[0])
+
+
+def write_file(files: FileSystem, path: str, content: bytes, *, sync: bool) -> None:
+    """All of a file. Without `sync` the caller makes it durable, with others."""
+    file = files.open(path, create=True)
     try:
         file.truncate(0)
         write_all(file, content, 0)
-        file.sync()
+        if sync:
+            file.sync()
     finally:
         file.close()
-    files.rename(temporary, path)
-    files.sync_directory(path.rpartition("/")[0])
 
 
 def read_small_file(files: FileSystem, path: str) -> bytes | None:
