@@ -7,16 +7,16 @@ closes a data directory; one process at a time.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import PartitionInfo, ReadToken, Sizes, TopicInfo
-from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogError, Overloaded
+from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogClosed, LogError, Overloaded
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
 from penstock.log.metadata.rebuild import check_metadata_is_there
@@ -157,7 +157,7 @@ class EmbeddedEngine:
         self.transactions.recover()
         self._readers = ThreadPoolExecutor(READER_THREADS, "penstock-read")
         opened.callback(self._readers.shutdown)
-        run = self._readers.submit if threads else None
+        run = self._run_in_reader if threads else None
         self._openings = Openings(run, self.post, self.commit.submit)
         self._closing = threading.Event()
         self._presence = Presence(self._lock, self.metadata.refuse)
@@ -379,7 +379,7 @@ class EmbeddedEngine:
 
         def find() -> int:
             source = partitions.open(partition)
-            with _telling(source):
+            with source.damages.telling():
                 offset = reader.offset_at_time(source, time_us)
             return offset if offset is not None else source.visible_offset
 
@@ -481,7 +481,14 @@ class EmbeddedEngine:
                 value, error = None, failure
             self.post(lambda: token.settle(value, error))
 
-        self._readers.submit(run)
+        self._run_in_reader(run)
+
+    def _run_in_reader(self, work: Callable[[], None]) -> None:
+        """Raises LogClosed once the engine is closing."""
+        try:
+            self._readers.submit(work)
+        except RuntimeError:  # said by an executor after its shutdown, and only then
+            raise LogClosed from None
 
     def _maintain(self) -> None:
         while not self._closing.wait(self.options.maintenance_interval_s):
@@ -574,18 +581,8 @@ class EmbeddedEngine:
             logger.warning("the ends of the partitions could not be noted: %s", error)
 
 
-@contextmanager
-def _telling(source: Partition) -> Iterator[None]:
-    """Damage that a reader meets is reported where all can see it, not to this reader alone."""
-    try:
-        yield
-    except CorruptLog as error:
-        source.damages.tell(error)
-        raise
-
-
 def _read(source: Partition, offset: int, max_bytes: int, end: int | None = None) -> ReadResult:
-    with _telling(source):
+    with source.damages.telling():
         return reader.read(source, offset, max_bytes, end)
 
 

@@ -10,8 +10,10 @@ from kit.records import Row, build
 
 from penstock.log.errors import AppendFailed, PartitionStopped
 from penstock.log.partitions.outcome import deliver
+from penstock.log.partitions.verify import verify
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
+from penstock.log.storage.segment import LOG_SUFFIX, file_name
 
 SEGMENT_BYTES = 65_536
 TOO_LARGE_FOR_THIS_SEGMENT = b"x" * (SEGMENT_BYTES - 200)
@@ -58,3 +60,39 @@ def test_nothing_is_trimmed_when_the_topic_is_gone(tmp_path: Path) -> None:
     before = sorted(path.name for path in directory.iterdir())
     partition.trim(1)
     assert sorted(path.name for path in directory.iterdir()) == before
+
+
+@pytest.mark.parametrize("before", ["active", "sealed"])
+def test_an_empty_file_that_a_power_loss_brings_back_hides_nothing(
+    tmp_path: Path, before: str
+) -> None:
+    """A failed roll removes its file; the removal need not be durable when later records are."""
+    bench = Bench(RealFiles(), str(tmp_path / "p"))
+    partition = bench.open()
+    append_rows(partition, [[Row(b"a")], [Row(b"b")], [Row(b"c")]])
+    if before == "sealed":
+        roll(partition, Row(b"d"))
+    expected = read_all(partition)
+    deliver(partition.close())
+    left = tmp_path / "p" / file_name(1, LOG_SUFFIX)
+    left.touch()
+    assert verify(bench.files, bench.directory).clean
+    again = bench.open()
+    assert again.recovered.damages == []
+    assert read_all(again) == expected
+    assert not left.exists()
+    append_rows(again, [[Row(b"e")]])
+    assert read_all(again)[-1] == (len(expected), Row(b"e"))
+
+
+def test_an_empty_segment_behind_missing_records_stays_damage(tmp_path: Path) -> None:
+    bench = Bench(RealFiles(), str(tmp_path / "p"))
+    partition = bench.open()
+    append_rows(partition, [[Row(b"a")], [Row(b"b")]])
+    deliver(partition.close())
+    (tmp_path / "p" / file_name(0, LOG_SUFFIX)).write_bytes(b"")
+    (tmp_path / "p" / file_name(2, LOG_SUFFIX)).touch()
+    assert not verify(bench.files, bench.directory).clean
+    assert [(one.first_offset, one.next_offset) for one in bench.open().recovered.damages] == [
+        (0, 2)
+    ]

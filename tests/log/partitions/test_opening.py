@@ -2,20 +2,24 @@
 
 import errno
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.engines import WAIT_S, Opener, batch, change, delete, make, put, values_of
 from kit.faulty_files import FaultyFiles
-from kit.partitions import Clock
+from kit.partitions import Bench, Clock, read_all
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.errors import AppendFailed, LogClosed, LogError, UnknownTopic
+from penstock.log.partitions.commit import call_now
 from penstock.log.partitions.ends import CLEAN_STOP_FILE, ENDS_FILE, Ends
-from penstock.log.partitions.opening import Partitions
+from penstock.log.partitions.opening import Openings, Partitions
+from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.verify import verify
+from penstock.log.settings import TopicSettings
 from penstock.log.storage import reader
 from penstock.log.storage.files import RealFiles
 
@@ -87,6 +91,53 @@ def test_what_comes_while_a_partition_opens_keeps_its_order(
     assert [token.result(WAIT_S) for token in tokens] == [2, 3, 4, 5, 6, 7]
     assert told.wait(WAIT_S) and not ended.is_set()
     assert values_of(engine, "orders", offset=2) == [b"0", b"1", b"2", b"3", b"4", b"late"]
+
+
+def test_nobody_overtakes_those_who_waited(tmp_path: Path) -> None:
+    """Where callbacks run in the thread that opened the partition, others append in the middle of them: the
+    way is free for them when the last one who waited is in front of them."""
+    release, done = threading.Event(), threading.Event()
+
+    def open_partition(path: str, settings: TopicSettings, ends: Ends) -> Partition:
+        assert release.wait(WAIT_S)
+        return Bench(RealFiles(), path, settings).open()
+
+    partitions = Partitions(str(tmp_path), TopicSettings(), 1, open_partition)
+    found: list[Partition | None] = []
+
+    def look_meanwhile(_: Partition) -> None:
+        look = threading.Thread(target=lambda: found.append(openings.partition(partitions, 0)))
+        look.start()
+        look.join(WAIT_S)
+
+    with ThreadPoolExecutor(1) as threads:
+        openings = Openings(threads.submit, call_now, look_meanwhile)
+        for value in (b"a", b"b"):
+            openings.append(partitions, 0, batch(value))
+        openings.watch(partitions, 0, -1, done.set)
+        release.set()
+        assert done.wait(WAIT_S)
+    assert found == [None, None]
+    partition = openings.partition(partitions, 0)
+    assert partition is not None
+    deliver(partition.write_pending())
+    assert [row.value for _, row in read_all(partition)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("touch", ["append", "watch", "read", "time"])
+def test_what_comes_after_the_close_is_refused(written: Opener, touch: str) -> None:
+    """Also by a partition that was never opened: the threads that would open it have ended."""
+    engine = written()
+    engine.close()
+    with pytest.raises(LogClosed):
+        if touch == "append":
+            engine.append("orders", 0, batch(b"late")).result(WAIT_S)
+        elif touch == "watch":
+            engine.watch("orders", 0, 9, lambda: None)
+        elif touch == "read":
+            engine.read("orders", 0, 0, 1 << 20).result(WAIT_S)
+        else:
+            engine.offset_at_time("orders", 0, 0).result(WAIT_S)
 
 
 def test_a_stop_writes_what_waited_for_its_partition(written: Opener, files: FaultyFiles) -> None:

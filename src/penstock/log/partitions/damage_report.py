@@ -5,7 +5,8 @@ and the scrub: what they meet comes here. Refusing the reads is the reader's bus
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock.log.errors import CorruptLog, KeyUnknown
@@ -26,6 +27,15 @@ class DamageReport:
         self._places = {(damage.path, damage.position) for damage in known}
         counters.damages = len(self._places)
         self.found: list[Damage] = []
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Damage that a reader meets is reported where all can see it, not to this reader alone."""
+        try:
+            yield
+        except CorruptLog as error:
+            self.tell(error)
+            raise
 
     def tell(self, error: CorruptLog) -> None:
         """A place that is known says nothing new; a batch with a key that is not known is not damaged."""

@@ -6,6 +6,7 @@ order (`Openings`). Does not know topics by name, and never closes what it opene
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -196,7 +197,7 @@ class Partitions:
 class _Waiting:
     """What was asked of a partition while it is being opened, in order."""
 
-    appends: list[tuple[Batch, AppendToken]] = field(default_factory=list)
+    appends: deque[tuple[Batch, AppendToken]] = field(default_factory=deque)
     append_bytes: int = 0
     watchers: list[tuple[int, Callback]] = field(default_factory=list)
 
@@ -205,7 +206,8 @@ Key = tuple[Partitions, int]
 
 
 class Openings:
-    """Partitions that are being opened. `run` runs work in a thread, `post` where callbacks belong.
+    """Partitions that are being opened. `run` runs work in a thread, or raises LogClosed; `post` runs it
+    where callbacks belong.
 
     Without `run` the caller opens them: where everything is stepped by hand.
     """
@@ -220,8 +222,7 @@ class Openings:
         self._post = post
         self._submit = submit
         self._waiting: dict[Key, _Waiting] = {}
-        # Also held while what has waited is handed on: nothing new may overtake it. Watchers call back
-        # meanwhile, and may ask for more.
+        # Also held while what has waited is handed on. Watchers call back meanwhile, and may ask for more.
         self._lock = threading.RLock()
 
     def partition(self, partitions: Partitions, number: int) -> Partition | None:
@@ -270,8 +271,9 @@ class Openings:
         waiting = self._waiting.get((partitions, number))
         if waiting is None:
             assert self._run is not None, "without threads a partition is opened at once"
-            waiting = self._waiting[partitions, number] = _Waiting()
             self._run(lambda: self._open(partitions, number))
+            # The lock is held: nothing is handed on before this.
+            waiting = self._waiting[partitions, number] = _Waiting()
         return waiting
 
     def finish(self) -> None:
@@ -285,15 +287,17 @@ class Openings:
 
     def _hand_on(self, key: Key, partition: Partition | None, error: Exception | None) -> None:
         with self._lock:
-            waiting = self._waiting.pop(key, None)
+            waiting = self._waiting.get(key)
             if waiting is None:
                 return  # `finish` has seen to it
-            for batch, token in waiting.appends:
-                if partition is not None:
-                    self._append_late(partition, batch, token)
-                else:
-                    token.error = error
-                    token.complete()
+            while partition is not None and waiting.appends:
+                # A callback of a refused one may append, too.
+                self._append_late(partition, *waiting.appends.popleft())
+            # Not before: `partition` looks without the lock, and who finds the way free would overtake.
+            del self._waiting[key]
+            for _, token in waiting.appends:
+                token.error = error
+                token.complete()
             for offset, callback in waiting.watchers:
                 self._watch_late(partition, offset, callback)
 

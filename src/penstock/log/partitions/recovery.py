@@ -12,6 +12,7 @@ would write, because the kernel takes their pages for clean.
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from penstock.log.partitions.producers import ProducerTable, SnapshotDamaged
 from penstock.log.partitions.survey import (
@@ -20,6 +21,7 @@ from penstock.log.partitions.survey import (
     Walked,
     given_up,
     judge,
+    left_behind,
     missing_head,
     offsets_of,
     read_number,
@@ -183,6 +185,7 @@ def _walk_unsealed(
         found.next_offset = _sealed_end(files, segments[-1])
         floor = max(floor, found.next_offset)
     walks = {s.base_offset: _walk(files, s) for s in segments if not s.sealed}
+    _drop_left_behind(files, directory, segments, walks)
     floor = max([floor, *(walked.durable_offset for walked in walks.values())])
     bases = [segment.base_offset for segment in segments]
     for at, base in enumerate(bases):
@@ -193,6 +196,26 @@ def _walk_unsealed(
     found.next_offset = max(found.next_offset, floor)
     _note_missing_tail(found, floor)
     _recover_producers(files, directory, found, snapshots, walks)
+
+
+def _drop_left_behind(
+    files: FileSystem, directory: str, segments: list[Segment], walks: dict[int, Walked]
+) -> None:
+    """Else nobody would find the records behind its name, and they would count as missing."""
+    gone: list[Segment] = []
+    for before, segment in pairwise(segments):
+        if segment.sealed or walks[segment.base_offset].size:
+            continue
+        walked = walks.get(before.base_offset)
+        end = _sealed_end(files, before) if walked is None else walked.next_offset
+        if left_behind(0, segment.base_offset, end):
+            gone.append(segment)
+    for segment in gone:
+        segments.remove(segment)
+        remove_segment(files, segment)
+        del walks[segment.base_offset]
+    if gone:
+        files.sync_directory(directory)
 
 
 def _make_durable(files: FileSystem, directory: str, segments: list[Segment], floor: int) -> None:

@@ -81,6 +81,12 @@ def given_up(bases: Sequence[int], start_offset: int | None) -> int:
     return count
 
 
+def left_behind(size: int, base_offset: int, end_before: int) -> bool:
+    """True for the empty file of a roll that failed, of a segment that was not sealed. The segment before
+    it went on, to `end_before`. Its file was removed, but a power loss can bring it back."""
+    return not size and base_offset < end_before
+
+
 def missing_head(directory: str, start_offset: int, first_base: int) -> Damage | None:
     """Records before the first segment that retention did not give up: their files are gone."""
     if start_offset >= first_base:

@@ -21,6 +21,7 @@ from penstock.log.partitions.survey import (
     Walked,
     given_up,
     judge,
+    left_behind,
     missing_head,
     offsets_of,
     read_number,
@@ -157,7 +158,12 @@ class _Partition:
         start = self._number(START_FILE)
         checkpoint = self._number(CHECKPOINT_FILE)
         self._check_snapshots()
-        walks = [self._walk(base, name) for base, name in self._segments(start)]
+        walks: list[Walked] = []
+        for base, name in self._segments(start):
+            walked = self._walk(base, name)
+            end_before = walks[-1].next_offset if walks else 0
+            if walked.sealed or not left_behind(walked.size, base, end_before):
+                walks.append(walked)
         self._check_orphans()
         # Every offset below it was durable.
         floor = max(
