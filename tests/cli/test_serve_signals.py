@@ -79,7 +79,7 @@ def test_a_run_in_json(tmp_path: Path) -> None:
 def test_another_system_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(serve.NotLinux) as caught:
-        serve.serve()
+        serve.serve({})
     assert str(caught.value) == "the server runs on Linux, and this is darwin; clients run here too"
 
 

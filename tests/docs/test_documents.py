@@ -24,7 +24,8 @@ from docs.terminal import Terminal
 from penstock.cli.main import build_app
 from penstock.server.banner import Facts, render, why_there
 from penstock.server.config.checks import listening
-from penstock.server.config.loading import KNOWN_KEYS, load_config
+from penstock.server.config.loading import load_config
+from penstock.server.config.schema import KNOWN_KEYS
 from penstock.server.http.app import API_PREFIX, CALLS, STATUS
 
 # py: snippets for a Spark session, which tests/spark/test_docs.py runs.

@@ -1,5 +1,7 @@
 """The table of protocols, and that a row and three files are all it takes to add one."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,21 @@ def test_a_protocol_is_three_files_and_a_row(tmp_path: Path, listener: str) -> N
                 client.flush()
             assert toy.get("meeting", 2) == b"from blipmq"
         assert server.stop() == 0
+
+
+def test_a_row_brings_its_listener_to_the_command_line(tmp_path: Path) -> None:
+    """And its section: `serve` and `config show` know both by the row alone."""
+
+    def penstock(*arguments: str) -> str:
+        command = [sys.executable, "-c", WITH_TOY, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+        return done.stdout + done.stderr
+
+    taken = "listeners.toy (flag listeners.toy) are both 127.0.0.1:9092"
+    assert taken in penstock("serve", "--data", str(tmp_path / "data"), "--toy", "127.0.0.1:9092")
+    shown = penstock("config", "show", "--set", "toy.principal=guest")
+    assert 'principal = "guest"' in shown
+    assert 'toy = "127.0.0.1:0"' in shown
 
 
 def test_the_toy_has_the_manners_of_every_session(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.environment import CONFIG_VARIABLE
+from penstock.cli.options import with_options
 from penstock.errors import PenstockError
+from penstock.server.protocols import PROTOCOLS
 
 if TYPE_CHECKING:  # at run time only the command imports it: `penstock --help` stays quick
     import asyncio
@@ -30,17 +32,25 @@ class NotLinux(PenstockError):
 
 
 def register(app: typer.Typer) -> None:
-    app.command("serve")(serve)
+    listeners = {
+        name: (Annotated[str | None, typer.Option(f"--{name}", help=_alone(row.title))], None)
+        for row in PROTOCOLS
+        for name in row.listeners
+    }
+    app.command("serve")(with_options(serve, "alone", listeners, dict, before="flight"))
+
+
+def _alone(protocol: str) -> str:
+    return f"host:port of {protocol} alone, or off."
 
 
 def serve(
+    alone: dict[str, str | None],  # the listeners that a protocol has for itself, by name
     config: Annotated[
         str | None, typer.Option("--config", "-c", envvar=CONFIG_VARIABLE, help=CONFIG_HELP)
     ] = None,
     data: Annotated[str | None, typer.Option(help="Where the log lives.")] = None,
     tcp: Annotated[str | None, typer.Option(help="host:port of all TCP protocols, or off.")] = None,
-    blipmq: Annotated[str | None, typer.Option(help="host:port of BlipMQ alone, or off.")] = None,
-    rustlog: Annotated[str | None, typer.Option(help="host:port of RustLog alone, or off.")] = None,
     flight: Annotated[str | None, typer.Option(help="host:port of Arrow Flight, or off.")] = None,
     http: Annotated[str | None, typer.Option(help="host:port of HTTP, or off.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
@@ -56,8 +66,7 @@ def serve(
     named = {
         "server.data_directory": data,
         "listeners.tcp": tcp,
-        "listeners.blipmq": blipmq,
-        "listeners.rustlog": rustlog,
+        **{f"listeners.{name}": address for name, address in alone.items()},
         "listeners.flight": flight,
         "listeners.http": http,
         "server.log_level": log_level,

@@ -9,7 +9,6 @@ A context that a flag names stands above the environment, the one in use stands 
 `with_target` gives a command all these options. Opens no connections.
 """
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from penstock.cli.environment import (
     KEY_VARIABLE,
     SERVER_VARIABLE,
 )
+from penstock.cli.options import with_options
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
@@ -165,20 +165,10 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 
 
 def with_target(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose first parameter is a Target, with the options above instead of it."""
-    signature = inspect.signature(command)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "target"]
-    added = [
-        inspect.Parameter(
-            f"target_{name}", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-        )
-        for name, (kind, default) in _OPTIONS.items()
-    ]
+    """A command with a parameter `target`, and the options above instead of it."""
 
     @wraps(command)
-    def wrapped(**values: Any) -> None:
-        flags = {name: values.pop(f"target_{name}") for name in _OPTIONS}
-        target = resolve(flags, os.environ)
+    def checked(target: Target, **values: Any) -> None:
         require_utf8([target.server, target.http])
         require_utf8([target.key], "the API key")
         for name, value in values.items():
@@ -186,10 +176,7 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
                 require_utf8(value if isinstance(value, list) else [value])
         command(target, **values)
 
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + added
-    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by typer
-    wrapped.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
-    return wrapped
+    return with_options(checked, "target", _OPTIONS, lambda flags: resolve(flags, os.environ))
 
 
 def require_utf8(values: list[Any], shown_as: str | None = None) -> None:

@@ -18,21 +18,14 @@ from penstock.log.engine import Engine
 from penstock.log.settings import TopicSettings
 from penstock.server.config.checks import development_key_allowed
 from penstock.server.config.errors import ConfigConflict
-from penstock.server.config.schema import MILLISECOND_US, Config
+from penstock.server.config.kinds import MILLISECOND_US
+from penstock.server.config.schema import SECOND_US, Config
 from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.net.limits import connections_that_fit
-from penstock.server.protocols import (
-    PROTOCOLS,
-    BlipmqConfig,
-    ProtocolRow,
-    RustlogConfig,
-    Terms,
-)
+from penstock.server.protocols import PROTOCOLS, ProtocolRow, Terms
 from penstock.sessions.stream import Session, SessionLimits, Stream
-
-SECOND_US = 1_000_000
 
 
 def topic_defaults(config: Config) -> TopicSettings:
@@ -94,11 +87,8 @@ def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop
 
 def principals(config: Config) -> dict[str, str]:
     """By protocol without a login: the name of the key whose rights its connections have."""
-    return {
-        row.name: row.principal(config.protocols[row.name])
-        for row in PROTOCOLS
-        if row.principal is not None
-    }
+    named = {protocol: section.acts_as() for protocol, section in config.protocols.items()}
+    return {protocol: name for protocol, name in named.items() if name is not None}
 
 
 def no_such_principal(protocol: str, name: str) -> ConfigConflict:
@@ -123,26 +113,16 @@ def live_options(config: Config) -> dict[str, Any]:
 def build_broker(
     config: Config, engine: Engine, access: Access, loop: asyncio.AbstractEventLoop
 ) -> Broker:
-    blipmq = config.of(BlipmqConfig)
-    options = BrokerOptions(
-        message_ttl_us=blipmq.message_ttl_us,
-        capacity_messages=blipmq.capacity_messages,
-        capacity_bytes=blipmq.capacity_bytes,
-        max_deliveries=blipmq.max_deliveries,
-        retry_backoff_us=blipmq.retry_backoff_us,
-        orphan_time_us=blipmq.orphan_time_us,
-        replay_backlog=blipmq.replay == "first-subscriber",
-        owned_subscriptions=blipmq.subscription_owner == "key",
-        count_drops=blipmq.drops == "counted",
-        **live_options(config),
-    )
+    options = BrokerOptions(**live_options(config))
+    for section in config.protocols.values():
+        options = replace(options, **section.broker_options())
     names = [row.name for row in PROTOCOLS]
 
     def run(work: Callable[[], None]) -> None:
         loop.run_in_executor(None, work)
 
     broker = Broker(engine, access, options, engine.clock_us, loop.call_later, names, run)
-    for topic in config.of(RustlogConfig).topics:
+    for topic in [topic for one in config.protocols.values() for topic in one.first_topics()]:
         if engine.topic(topic.name) is None:
             engine.create_topic(topic.name, topic.partitions or options.default_partitions)
     return broker

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock import __version__
-from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.access import DEVELOPMENT_KEY, Access, Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
-from penstock.server.config.checks import DEVELOPMENT_KEY
 from penstock.server.net.address import Address
-from penstock.server.protocols import PROTOCOLS
+from penstock.server.protocols import PROTOCOLS, ProtocolSection
 
 SERVES: Final = {
     "tcp": " and ".join(row.title for row in reversed(PROTOCOLS)),
@@ -84,20 +83,21 @@ def key_state(access: Access) -> Keys:
     return "no admin" if active else "none"
 
 
-def writing_without_login(broker: Broker, sections: Mapping[str, object]) -> dict[str, Writing]:
+def writing_without_login(
+    broker: Broker, sections: Mapping[str, ProtocolSection]
+) -> dict[str, Writing]:
     """By protocol, for those that have no login."""
     access = broker.access
     there = broker.engine.topic(FIRST_TOPIC) is not None
     found: dict[str, Writing] = {}
-    for row in PROTOCOLS:
-        if row.principal is None:
+    for protocol, section in sections.items():
+        if section.acts_as() is None:
             continue
-        principal = access.without_login(row.name)
+        principal = access.without_login(protocol)
         if not access.permits(principal, Operation.PUBLISH, FIRST_TOPIC):
-            found[row.name] = "not allowed"
+            found[protocol] = "not allowed"
         else:
-            makes = row.makes_topics(sections[row.name])
-            found[row.name] = "ready" if there or makes else "no topic"
+            found[protocol] = "ready" if there or section.makes_topics() else "no topic"
     return found
 
 

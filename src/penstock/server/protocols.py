@@ -5,19 +5,20 @@ line needs is named, not imported. How to add one stands in CONTRIBUTING.md.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from penstock.server.config.kinds import (
+    MILLISECOND_US,
+    Count,
+    Flag,
+    Section,
+    Size,
+    Text,
+    Time,
     TopicRequest,
-    choice,
-    count,
-    flag,
-    size,
-    text,
+    Topics,
     time,
-    time_or_off,
-    topics,
 )
 from penstock.wire.blipmq import frames as blipmq
 from penstock.wire.primitives import frame_size
@@ -40,13 +41,37 @@ class Terms:
     section: Any
 
 
+class ProtocolSection(Section, frozen=True):
+    """The part of the configuration that belongs to a protocol, and what follows from it elsewhere."""
+
+    # Of a key `profile`, where there is one: profile -> key -> value as written.
+    profiles: ClassVar[dict[str, dict[str, object]]] = {}
+    # Keys whose size must hold the largest record of the log.
+    hold_a_record: ClassVar[tuple[str, ...]] = ()
+
+    def acts_as(self) -> str | None:
+        """The name of the key as which peers act who do not log in. None: they may do nothing."""
+        return None
+
+    def makes_topics(self) -> bool:
+        """True if a publish makes the topic."""
+        return True
+
+    def first_topics(self) -> tuple[TopicRequest, ...]:
+        """Topics to make at the start."""
+        return ()
+
+    def broker_options(self) -> dict[str, Any]:
+        """What it sets of penstock.broker.options.BrokerOptions."""
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class ProtocolRow:
     """`name` is also that of its section, of its counters and of `--protocol` of the command line.
 
     `begins` looks at the first bytes of a connection: True, False, or None while there are too few. The
-    rows are asked in their order. `principal` names the key that peers act as who do not log in; where it
-    is None they may do nothing. `publisher` and `subscriber` are functions of the command line.
+    rows are asked in their order. `publisher` and `subscriber` are functions of the command line.
     """
 
     name: str
@@ -54,14 +79,9 @@ class ProtocolRow:
     begins: Callable[[bytes], bool | None]
     frame_size: "FrameSize"
     session: "Callable[[Port, Stream, Terms], Session]"
-    # Listeners that speak this protocol alone, with their default addresses.
-    listeners: Mapping[str, str]
-    section: type[Any]
-    principal: Callable[[Any], str] | None = None
-    # Whether a publish makes the topic, by the protocol's section.
-    makes_topics: Callable[[Any], bool] = lambda section: True
-    # Of the section: profile -> key -> value as written.
-    profiles: dict[str, dict[str, object]] = field(default_factory=dict)
+    # Listeners that speak this protocol alone, with their default addresses; None is off.
+    listeners: Mapping[str, str | None]
+    section: type[ProtocolSection]
     publisher: str = ""
     subscriber: str = ""
 
@@ -69,38 +89,61 @@ class ProtocolRow:
 # --- BlipMQ ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlipmqConfig:
-    profile: Literal["default", "reference"] = choice(
-        "default", "reference", default="default",
-        meaning="Defaults of this section; reference has the constants of the reference server.",
-    )  # fmt: skip
-    message_ttl_us: int | None = time_or_off(
-        "60 s", "A message not delivered by then is dropped; 0 or off: never.", zero_is_off=True
+class BlipmqConfig(ProtocolSection, frozen=True):
+    profiles = {  # noqa: RUF012  # declared in the base
+        "default": {},
+        "reference": {"capacity_messages": 1_024, "drops": "silent"},
+    }
+    hold_a_record = ("capacity_bytes",)
+
+    profile: Annotated[
+        Literal["default", "reference"],
+        "Defaults of this section; reference has the constants of the reference server.",
+    ] = "default"
+    message_ttl_us: Annotated[
+        Annotated[int, time(zero_is_off=True)] | None,
+        "A message not delivered by then is dropped; 0 or off: never.",
+    ] = 60_000 * MILLISECOND_US
+    capacity_messages: Annotated[Count, "Messages a subscription holds; then the oldest go."] = (
+        65_536
     )
-    capacity_messages: int = count(65_536, "Messages a subscription holds; then the oldest go.")
-    capacity_bytes: int = size("64 MiB", "Bytes a subscription holds; then the oldest go.")
-    drops: Literal["counted", "silent"] = choice(
-        "counted", "silent", default="counted",
-        meaning="Whether messages that go for lack of capacity are counted and logged.",
-    )  # fmt: skip
-    max_deliveries: int = count(
-        3, "Deliveries of a QoS 1 message without ACK; then it goes to <topic>.dlq."
+    capacity_bytes: Annotated[Size, "Bytes a subscription holds; then the oldest go."] = (
+        64 * 1024 * 1024
     )
-    retry_backoff_us: int = time(
-        "100 ms", "Wait before the second delivery; doubled for each one after it."
-    )
-    orphan_time_us: int = time(
-        "60 s", "A subscription ends this long after its last connection is gone."
-    )
-    replay: Literal["first-subscriber", "none"] = choice(
-        "first-subscriber", "none", default="first-subscriber",
-        meaning="Who gets the unacknowledged backlog of a topic after a restart.",
-    )  # fmt: skip
-    subscription_owner: Literal["any", "key"] = choice(
-        "any", "key", default="any",
-        meaning="Who may POLL and ACK: any key that may read the topic, or the one that subscribed.",
-    )  # fmt: skip
+    drops: Annotated[
+        Literal["counted", "silent"],
+        "Whether messages that go for lack of capacity are counted and logged.",
+    ] = "counted"
+    max_deliveries: Annotated[
+        Count, "Deliveries of a QoS 1 message without ACK; then it goes to <topic>.dlq."
+    ] = 3
+    retry_backoff_us: Annotated[
+        Time, "Wait before the second delivery; doubled for each one after it."
+    ] = 100 * MILLISECOND_US
+    orphan_time_us: Annotated[
+        Time, "A subscription ends this long after its last connection is gone."
+    ] = 60_000 * MILLISECOND_US
+    replay: Annotated[
+        Literal["first-subscriber", "none"],
+        "Who gets the unacknowledged backlog of a topic after a restart.",
+    ] = "first-subscriber"
+    subscription_owner: Annotated[
+        Literal["any", "key"],
+        "Who may POLL and ACK: any key that may read the topic, or the one that subscribed.",
+    ] = "any"
+
+    def broker_options(self) -> dict[str, Any]:
+        return {
+            "message_ttl_us": self.message_ttl_us,
+            "capacity_messages": self.capacity_messages,
+            "capacity_bytes": self.capacity_bytes,
+            "max_deliveries": self.max_deliveries,
+            "retry_backoff_us": self.retry_backoff_us,
+            "orphan_time_us": self.orphan_time_us,
+            "replay_backlog": self.replay == "first-subscriber",
+            "owned_subscriptions": self.subscription_owner == "key",
+            "count_drops": self.drops == "counted",
+        }
 
 
 def _open_blipmq(port: "Port", stream: "Stream", terms: Terms) -> "Session":
@@ -112,13 +155,21 @@ def _open_blipmq(port: "Port", stream: "Stream", terms: Terms) -> "Session":
 # --- RustLog --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RustlogConfig:
-    auto_create: bool = flag(False, "Create a topic at its first Produce.")
-    topics: tuple[TopicRequest, ...] = topics(
-        'Topics to create at start, each "name" or "name:partitions".'
+class RustlogConfig(ProtocolSection, frozen=True):
+    auto_create: Annotated[Flag, "Create a topic at its first Produce."] = False
+    topics: Annotated[Topics, 'Topics to create at start, each "name" or "name:partitions".'] = ()
+    principal: Annotated[Text, "RustLog has no login; its connections act as this user."] = (
+        "anonymous"
     )
-    principal: str = text("anonymous", "RustLog has no login; its connections act as this user.")
+
+    def acts_as(self) -> str | None:
+        return self.principal
+
+    def makes_topics(self) -> bool:
+        return self.auto_create
+
+    def first_topics(self) -> tuple[TopicRequest, ...]:
+        return self.topics
 
 
 def _open_rustlog(port: "Port", stream: "Stream", terms: Terms) -> "Session":
@@ -146,10 +197,6 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         session=_open_blipmq,
         listeners={"blipmq": "127.0.0.1:5555"},
         section=BlipmqConfig,
-        profiles={
-            "default": {},
-            "reference": {"capacity_messages": 1_024, "drops": "silent"},
-        },
         publisher="penstock.cli.outbox:open_blipmq",
         subscriber="penstock.cli.sub:follow_blipmq",
     ),
@@ -159,10 +206,8 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         begins=rustlog.begins,
         frame_size=frame_size,
         session=_open_rustlog,
-        listeners={"rustlog": "off"},
+        listeners={"rustlog": None},
         section=RustlogConfig,
-        principal=lambda section: str(section.principal),
-        makes_topics=lambda section: bool(section.auto_create),
         publisher="penstock.cli.outbox:open_rustlog",
         subscriber="penstock.cli.sub:follow_rustlog",
     ),

@@ -11,10 +11,11 @@ import ssl
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from penstock.errors import PenstockError
 from penstock.server import logs
 from penstock.server.assembly import (
-    SECOND_US,
     connection_limits,
     flight_settings,
     live_options,
@@ -23,9 +24,8 @@ from penstock.server.assembly import (
     topic_defaults,
 )
 from penstock.server.config.checks import check_together
-from penstock.server.config.kinds import key_name
-from penstock.server.config.loading import KNOWN_KEYS, LoadedConfig
-from penstock.server.config.schema import SECTIONS, Config, TlsConfig
+from penstock.server.config.loading import LoadedConfig
+from penstock.server.config.schema import KNOWN_KEYS, SECOND_US, Config, TlsConfig
 from penstock.server.net.tls import server_context
 
 if TYPE_CHECKING:
@@ -130,30 +130,25 @@ def _is_live(name: str) -> bool:
 
 def _changes(old: Config, new: Config) -> Iterator[tuple[str, str, str]]:
     """Name, old and new value as one would write them."""
-    for section, (struct, _) in SECTIONS.items():
-        for field in dataclasses.fields(struct):
-            name = f"{section}.{key_name(field.name)}"
-            before = getattr(old.section(section), field.name)
-            after = getattr(new.section(section), field.name)
-            if before != after:
-                literal = KNOWN_KEYS[name].literal
-                yield name, literal(before), literal(after)
+    for name, key in KNOWN_KEYS.items():
+        before, after = old.value(name), new.value(name)
+        if before != after:
+            yield name, key.literal(before), key.literal(after)
 
 
 def _merged(old: Config, new: Config) -> Config:
     """The old configuration with all of the new one that can change."""
-    sections: dict[str, Any] = {}
-    for section, (struct, _) in SECTIONS.items():
-        live = {
-            field.name: getattr(new.section(section), field.name)
-            for field in dataclasses.fields(struct)
-            if _is_live(f"{section}.{key_name(field.name)}")
-        }
-        if live:
-            sections[section] = dataclasses.replace(getattr(old, section), **live)
+    live: dict[str, dict[str, Any]] = {}
+    for name, key in KNOWN_KEYS.items():
+        if _is_live(name):
+            live.setdefault(name.partition(".")[0], {})[key.attribute] = new.value(name)
+    sections = {
+        section: msgspec.structs.replace(getattr(old, section), **values)
+        for section, values in live.items()
+    }
     # With the first key dev-key goes, and with it who needs none: that is a matter of the start.
     keys = new.keys if bool(new.keys) == bool(old.keys) else old.keys
-    return dataclasses.replace(old, **sections, keys=keys)
+    return msgspec.structs.replace(old, **sections, keys=keys)
 
 
 def _apply_keys(server: "Server", config: Config) -> None:

@@ -23,7 +23,6 @@ from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.log.engine import Engine, ReadToken
 from penstock.server.assembly import (
-    SECOND_US,
     build_access,
     build_broker,
     build_hub,
@@ -41,6 +40,7 @@ from penstock.server.banner import (
 )
 from penstock.server.config.checks import check_exposure, listening
 from penstock.server.config.loading import LoadedConfig
+from penstock.server.config.schema import SECOND_US
 from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.host import FlightHost
 from penstock.server.http.api import Api

@@ -26,8 +26,7 @@ from penstock.broker.access.access import (
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.records import Put
-from penstock.server.config import checks as config_checks
-from penstock.server.config.schema import KeyConfig
+from penstock.server.config.keys import KeyConfig
 
 ANONYMOUS = Principal("anonymous", "reader", ("public.*",))
 SECRET = "correct horse"
@@ -92,7 +91,6 @@ def test_without_keys_nobody_logs_in(access: Access, tried: str) -> None:
 
 
 def test_the_development_key_only_when_allowed() -> None:
-    assert config_checks.DEVELOPMENT_KEY == DEVELOPMENT_KEY
     assert opened(None, development_key=False).authenticate(DEVELOPMENT_KEY) is None
     principal = opened(None, development_key=True).authenticate(DEVELOPMENT_KEY)
     assert principal == Principal("dev-key", "admin")

@@ -10,7 +10,7 @@ from penstock.broker.access.access import ALL_TOPICS, Access, Principal
 from penstock.broker.access.rights import ROLE_ACTIONS, Action
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.metadata.store import MetadataStore
-from penstock.server.config.schema import ROLES
+from penstock.server.config.keys import ROLES
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from kit.running_server import running_server
 from penstock.broker.access import keys, slow_logins
 from penstock.broker.access.access import ALL_TOPICS, Access, Principal
 from penstock.broker.access.slow_logins import OLDEST_TURN, SUSPECT_TURN, LoginQueue, SlowLogin
-from penstock.server.config.schema import KeyConfig
+from penstock.server.config.keys import KeyConfig
 from penstock.wire.blipmq import frames as wire
 
 SECRET = "correct horse"

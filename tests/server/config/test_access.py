@@ -7,8 +7,8 @@ import pytest
 
 from penstock.server.config.checks import check_exposure, development_key_allowed
 from penstock.server.config.errors import BadValue, ConfigConflict, ConfigError
+from penstock.server.config.keys import KeyConfig
 from penstock.server.config.loading import LoadedConfig, load_config
-from penstock.server.config.schema import KeyConfig
 from penstock.server.config.text import render_show
 
 Load = Callable[[str], LoadedConfig]

@@ -1,20 +1,24 @@
 """The row of the toy protocol, and `penstock` with it: what a line in server/protocols.py would do."""
 
 import sys
-from dataclasses import dataclass
+from typing import Annotated
 
 from server.toy import wire
 
 from penstock.broker.port import Port
 from penstock.server import protocols
-from penstock.server.config.kinds import text
-from penstock.server.protocols import ProtocolRow, Terms
+from penstock.server.config.kinds import Text
+from penstock.server.protocols import ProtocolRow, ProtocolSection, Terms
 from penstock.sessions.stream import Session, Stream
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToyConfig:
-    principal: str = text("anonymous", "The toy has no login; its connections act as this user.")
+class ToyConfig(ProtocolSection, frozen=True):
+    principal: Annotated[Text, "The toy has no login; its connections act as this user."] = (
+        "anonymous"
+    )
+
+    def acts_as(self) -> str | None:
+        return self.principal
 
 
 def _open(port: Port, stream: Stream, terms: Terms) -> Session:
@@ -31,7 +35,6 @@ ROW = ProtocolRow(
     session=_open,
     listeners={"toy": "127.0.0.1:0"},
     section=ToyConfig,
-    principal=lambda section: str(section.principal),
 )
 
 # First: its magic byte is also the beginning of a length that RustLog has an answer for.

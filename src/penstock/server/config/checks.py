@@ -5,16 +5,13 @@ start of the server, which also knows whether keys are stored in the metadata.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Final
 
 from penstock.server.config.errors import ConfigConflict
 from penstock.server.config.schema import Config
 from penstock.server.config.units import format_bytes
 from penstock.server.net.address import Address
-from penstock.server.protocols import PROTOCOLS, BlipmqConfig
-
-DEVELOPMENT_KEY: Final = "dev-key"
+from penstock.server.protocols import PROTOCOLS
 
 # BlipMQ's length field may say 16 MiB, whatever the largest record of the log is.
 LARGEST_FIXED_FRAME_BYTES: Final = 16 * 1024 * 1024
@@ -32,7 +29,7 @@ def check_together(config: Config, sources: Mapping[str, object]) -> None:
 def listening(config: Config) -> dict[str, Address]:
     """The listeners that are on, by name: all protocols together, each alone, then the others."""
     alone = [name for row in PROTOCOLS for name in row.listeners]
-    others = [field.name for field in fields(config.listeners) if field.name not in alone]
+    others = [name for name in config.listeners.__struct_fields__ if name not in alone]
     names = [others[0], *alone, *others[1:]]
     addresses = {name: config.listeners.of(name) for name in names}
     return {name: address for name, address in addresses.items() if address is not None}
@@ -106,8 +103,11 @@ def _check_sizes(config: Config, sources: Mapping[str, object]) -> None:
          largest_frame, "one largest frame, see log.record_bytes"),
         ("limits.buffered_bytes_total", limits.buffered_bytes_total,
          limits.buffered_bytes_per_connection, "limits.buffered_bytes_per_connection"),
-        ("blipmq.capacity_bytes", config.of(BlipmqConfig).capacity_bytes,
-         record_bytes, "one largest record, log.record_bytes"),
+        *(
+            (f"{row.name}.{key}", config.value(f"{row.name}.{key}"),
+             record_bytes, "one largest record, log.record_bytes")
+            for row in PROTOCOLS for key in row.section.hold_a_record
+        ),
     )  # fmt: skip
     for key, value, least, reason in rules:
         if value < least:

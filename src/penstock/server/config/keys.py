@@ -10,20 +10,46 @@ Reads the key files, but neither hashes nor compares keys: access control does.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Annotated, Any, Final, Literal, get_args
+
+import msgspec
 
 from penstock.server.config.errors import BadValue, UnknownKey
-from penstock.server.config.schema import ROLES, KeyConfig, Role
+from penstock.server.config.kinds import Section, Text, keys_of, texts
 
-KEY_FIELDS: Final = ("name", "key", "key_file", "hash", "role", "topics")
 SECRET_FIELDS: Final = ("key", "key_file", "hash")
-ALL_TOPICS: Final = ("*",)
 MASK: Final = "********"
 # BlipMQ's AUTH frame carries the length of the key in 16 bits.
 MAX_KEY_BYTES: Final = 65_535
 
+Role = Literal["admin", "user", "writer", "reader"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+Patterns = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1)], ...],
+    texts('a list of topic patterns such as ["orders.*"]', min_length=1),
+]
+
 Locate = Callable[[str], str]  # the source text of a key such as "keys[0].role"
 Nearest = Callable[[str, tuple[str, ...]], str]
+
+
+class KeyConfig(Section, frozen=True):
+    """One [[keys]] table: an API key, given in exactly one of three ways."""
+
+    name: Annotated[Text, "Once in the file."]
+    role: Annotated[Role, "What the key is for."]
+    topics: Annotated[Patterns, "Every topic when left out."] = ("*",)
+    # Also the content of `key_file`.
+    secret: Annotated[Text | None, "The key."] = msgspec.field(default=None, name="key")
+    key_file: Annotated[Text | None, "A file with the key in it."] = None
+    hash: Annotated[Text | None, "The hash of the key."] = None
+
+    def __repr__(self) -> str:
+        return f"KeyConfig(name={self.name!r}, role={self.role!r}, topics={self.topics!r})"
+
+
+_FIELDS: Final = keys_of(KeyConfig)
 
 
 def parse_keys(tables: object, locate: Locate, nearest: Nearest) -> tuple[KeyConfig, ...]:
@@ -34,10 +60,10 @@ def parse_keys(tables: object, locate: Locate, nearest: Nearest) -> tuple[KeyCon
     for number, table in enumerate(tables):
         place = f"keys[{number}]"
         for field in table:
-            if field not in KEY_FIELDS:
+            if field not in _FIELDS:
                 source = locate(f"{place}.{field}")
-                raise UnknownKey(f"{place}.{field}", source, nearest(field, KEY_FIELDS))
-        key = _KeyTable(table, place, locate).parse()
+                raise UnknownKey(f"{place}.{field}", source, nearest(field, tuple(_FIELDS)))
+        key = _parse_key(table, place, locate)
         if key.name in keys:
             source = locate(f"{place}.name")
             raise BadValue(f"{place}.name", key.name, source, "a name that no other key has")
@@ -45,75 +71,40 @@ def parse_keys(tables: object, locate: Locate, nearest: Nearest) -> tuple[KeyCon
     return tuple(keys.values())
 
 
-class _KeyTable:
-    """One table while it is read."""
+def _parse_key(table: Mapping[str, object], place: str, locate: Locate) -> KeyConfig:
+    def bad(field: str, value: object, expected: str) -> BadValue:
+        key = f"{place}.{field}".rstrip(".")
+        return BadValue(key, value, locate(key), expected)
 
-    def __init__(self, table: Mapping[str, object], place: str, locate: Locate) -> None:
-        self._table = table
-        self._place = place
-        self._locate = locate
-
-    def parse(self) -> KeyConfig:
-        name = self._text("name")
-        given = [field for field in SECRET_FIELDS if field in self._table]
-        if len(given) != 1:
-            raise self._bad(None, " and ".join(given) or "no key", "one of key, key_file, hash")
-        return KeyConfig(
-            name=name,
-            role=self._role(),
-            topics=self._topics(),
-            secret=self._secret(),
-            key_file=self._text("key_file") if "key_file" in self._table else None,
-            hash=self._text("hash") if "hash" in self._table else None,
-        )
-
-    def _secret(self) -> str | None:
-        if "key" in self._table:
-            return self._checked("key", self._text("key"))
-        if "key_file" in self._table:
-            return self._checked("key_file", self._content_of_file())
-        return None
-
-    def _checked(self, field: str, secret: str) -> str:
-        if not secret or len(secret.encode()) > MAX_KEY_BYTES:
-            raise self._bad(field, MASK, f"a key of 1 to {MAX_KEY_BYTES} bytes")
-        return secret
-
-    def _content_of_file(self) -> str:
-        path = self._text("key_file")
+    values: dict[str, Any] = {}
+    for name, key in _FIELDS.items():
+        if name not in table and key.default is not msgspec.NODEFAULT:
+            continue
         try:
-            with open(path, "rb") as file:
-                # Enough to see that it is too long; two more for the end of the line.
-                content = file.read(MAX_KEY_BYTES + 3)
-            return content.decode().rstrip("\r\n")
-        except OSError as error:
-            raise self._bad("key_file", path, f"a readable file ({error.strerror})") from error
-        except UnicodeDecodeError as error:
-            raise self._bad("key_file", path, "a file with UTF-8 text") from error
+            values[key.attribute] = key.read(table.get(name))
+        except ValueError as error:
+            shown = MASK if name in SECRET_FIELDS else table.get(name, "missing")
+            raise bad(name, shown, str(error)) from None
+    given = [field for field in SECRET_FIELDS if field in table]
+    if len(given) != 1:
+        raise bad("", " and ".join(given) or "no key", "one of key, key_file, hash")
+    if "key_file" in table:
+        try:
+            values["secret"] = _content(values["key_file"])
+        except ValueError as error:
+            raise bad("key_file", values["key_file"], str(error)) from error
+    if "secret" in values and not 0 < len(values["secret"].encode()) <= MAX_KEY_BYTES:
+        raise bad(given[0], MASK, f"a key of 1 to {MAX_KEY_BYTES} bytes")
+    return KeyConfig(**values)
 
-    def _text(self, field: str) -> str:
-        value = self._table.get(field)
-        if not isinstance(value, str) or not value.strip() or "\0" in value:
-            shown = MASK if field in SECRET_FIELDS else value
-            raise self._bad(field, shown if field in self._table else "missing", "a text")
-        return value
 
-    def _role(self) -> Role:
-        value = self._table.get("role", "missing")
-        for role in ROLES:
-            if value == role:
-                return role
-        raise self._bad("role", value, "one of " + ", ".join(f'"{role}"' for role in ROLES))
-
-    def _topics(self) -> tuple[str, ...]:
-        value = self._table.get("topics", list(ALL_TOPICS))
-        if not isinstance(value, list) or not value:
-            raise self._bad("topics", value, 'a list of topic patterns such as ["orders.*"]')
-        for pattern in value:
-            if not isinstance(pattern, str) or not pattern:
-                raise self._bad("topics", value, 'a list of topic patterns such as ["orders.*"]')
-        return tuple(value)
-
-    def _bad(self, field: str | None, value: object, expected: str) -> BadValue:
-        key = self._place if field is None else f"{self._place}.{field}"
-        return BadValue(key, value, self._locate(key), expected)
+def _content(path: str) -> str:
+    """Raises ValueError with what is expected."""
+    try:
+        with open(path, "rb") as file:
+            # Enough to see that it is too long; two more for the end of the line.
+            return file.read(MAX_KEY_BYTES + 3).decode().rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(f"a readable file ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("a file with UTF-8 text") from error

@@ -3,24 +3,23 @@
     load_config("penstock.toml", os.environ, {"server.insecure": "true"}) -> LoadedConfig
 
 A later source wins. Every value remembers where it came from. An environment variable is
-`PENSTOCK__SECTION__KEY`; flags come as `section.key -> text`. The keys are in config_schema.py, the
-rules between them in config_checks.py, the text for people in config_text.py. Nothing here listens,
-logs or creates a directory.
+`PENSTOCK__SECTION__KEY`; flags come as `section.key -> text`. The keys are in schema.py, the rules
+between them in checks.py, the text for people in text.py. Nothing here listens, logs or creates a
+directory.
 """
 
 import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from penstock.server.config.checks import check_together
 from penstock.server.config.errors import BadValue, ConfigFileError, UnknownKey
 from penstock.server.config.keys import MASK, parse_keys
-from penstock.server.config.kinds import Key, key_name, key_of
-from penstock.server.config.schema import PROFILES, SECTIONS, Config
+from penstock.server.config.schema import KNOWN_KEYS, SECTIONS, Config
 from penstock.server.protocols import PROTOCOLS
 
 ENVIRONMENT_PREFIX: Final = "PENSTOCK__"
@@ -61,20 +60,6 @@ class _Raw:
     source: Source
 
 
-def _known_keys() -> dict[str, Key]:
-    return {
-        f"{section}.{key_name(field.name)}": key_of(field.metadata)
-        for section, (struct, _words) in SECTIONS.items()
-        for field in fields(struct)
-    }
-
-
-KNOWN_KEYS: Final = _known_keys()
-_VARIABLES: Final = {
-    ENVIRONMENT_PREFIX + name.replace(".", "__").upper(): name for name in KNOWN_KEYS
-}
-
-
 def load_config(
     path: str | None, environment: Mapping[str, str], flags: Mapping[str, str]
 ) -> LoadedConfig:
@@ -89,14 +74,11 @@ def load_config(
     _apply_profiles(given)
 
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    sources: dict[str, Source] = {}
-    for section, (struct, _words) in SECTIONS.items():
-        for field in fields(struct):
-            name = f"{section}.{key_name(field.name)}"
-            raw = given.get(name) or _Raw(KNOWN_KEYS[name].default, Source("default"))
-            values[section][field.name] = _parse(name, raw)
-            sources[name] = raw.source
-    built = {section: struct(**values[section]) for section, (struct, _) in SECTIONS.items()}
+    for name, raw in given.items():
+        values[name.partition(".")[0]][KNOWN_KEYS[name].attribute] = _parse(name, raw)
+    sources = dict.fromkeys(KNOWN_KEYS, Source("default"))
+    sources.update({name: raw.source for name, raw in given.items()})
+    built: dict[str, Any] = {name: struct(**values[name]) for name, (struct, _) in SECTIONS.items()}
     protocols = {row.name: built.pop(row.name) for row in PROTOCOLS}
     config = Config(**built, protocols=protocols, keys=keys)
     for number in range(len(keys)):
@@ -110,9 +92,12 @@ def variable_name(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.replace(".", "__").upper()
 
 
+_VARIABLES: Final = {variable_name(name): name for name in KNOWN_KEYS}
+
+
 def _parse(name: str, raw: _Raw) -> object:
     try:
-        return KNOWN_KEYS[name].parse(raw.value)
+        return KNOWN_KEYS[name].read(raw.value)
     except ValueError as error:
         raise BadValue(name, raw.value, str(raw.source), str(error)) from None
 
@@ -249,14 +234,14 @@ def _apply_automatic_directory(given: dict[str, _Raw], environment: Mapping[str,
 
 
 def _apply_profiles(given: dict[str, _Raw]) -> None:
-    for (section, key), profiles in PROFILES.items():
-        chosen = given.get(f"{section}.{key}")
+    for row in PROTOCOLS:
+        chosen = given.get(f"{row.name}.profile")
         if chosen is None:
             continue
-        profile = str(_parse(f"{section}.{key}", chosen))
+        profile = str(_parse(f"{row.name}.profile", chosen))
         source = Source("profile", f"{profile} ({chosen.source})")
-        for name, value in profiles[profile].items():
-            given.setdefault(f"{section}.{name}", _Raw(value, source))
+        for name, value in row.section.profiles[profile].items():
+            given.setdefault(f"{row.name}.{name}", _Raw(value, source))
 
 
 def _nearest_key(name: str) -> str:

@@ -5,17 +5,19 @@ Both texts are TOML that loads again, with secrets masked in the first.
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Final
 
-from penstock.server.config.keys import MASK
-from penstock.server.config.kinds import key_name, quote
-from penstock.server.config.loading import KNOWN_KEYS, LoadedConfig, variable_name
-from penstock.server.config.schema import SECTIONS, KeyConfig
+from penstock.server.config.keys import MASK, KeyConfig
+from penstock.server.config.kinds import Key, quote
+from penstock.server.config.loading import LoadedConfig, variable_name
+from penstock.server.config.schema import KNOWN_KEYS, SECTIONS
 
 _WIDTH: Final = 96
 # Comments stand in one column, unless a value is longer than this.
 _COMMENT_COLUMN: Final = 48
+
+# Defaults that depend on the environment, as they are written.
+_AUTOMATIC: Final = {"server.data_directory": '""'}
 
 _INIT_HEAD: Final = f"""\
 # Configuration of Penstock. Every setting stands here with its default, as a comment without a
@@ -44,40 +46,36 @@ _INIT_KEYS: Final = """\
 def render_show(loaded: LoadedConfig) -> str:
     """All effective values, each with where it came from."""
     blocks = []
-    for section, (struct, _words) in SECTIONS.items():
+    for section in SECTIONS:
         lines = [f"[{section}]"]
-        for field in fields(struct):
-            name = f"{section}.{key_name(field.name)}"
-            value = getattr(loaded.config.section(section), field.name)
-            setting = f"{key_name(field.name)} = {KNOWN_KEYS[name].literal(value)}"
+        for name, short, key in _keys(section):
+            setting = f"{short} = {key.literal(loaded.config.value(name))}"
             lines.append(f"{setting:<{_COMMENT_COLUMN}} # {loaded.sources[name]}")
         blocks.append("\n".join(lines) + "\n")
-    for number, key in enumerate(loaded.config.keys):
+    for number, api_key in enumerate(loaded.config.keys):
         head = f"{'[[keys]]':<{_COMMENT_COLUMN}} # {loaded.sources[f'keys[{number}]']}"
-        blocks.append("\n".join([head, *_key_lines(key)]) + "\n")
+        blocks.append("\n".join([head, *_key_lines(api_key)]) + "\n")
     return "\n".join(blocks)
 
 
 def render_init() -> str:
     """A file with every key, its default and its meaning, all commented out."""
     blocks = [_INIT_HEAD]
-    for section, (struct, words) in SECTIONS.items():
+    for section, (_struct, words) in SECTIONS.items():
         lines = [*_comment(words), f"[{section}]"]
-        for field in fields(struct):
-            name = key_name(field.name)
-            lines += ["", *_comment(KNOWN_KEYS[f"{section}.{name}"].meaning)]
-            lines.append(f"#{name} = {_default_literal(KNOWN_KEYS[f'{section}.{name}'].default)}")
+        for name, short, key in _keys(section):
+            default = _AUTOMATIC.get(name) or key.literal(key.default)
+            lines += ["", *_comment(key.meaning), f"#{short} = {default}"]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join([*blocks, _INIT_KEYS])
 
 
-def _default_literal(default: object) -> str:
-    """A default as it is declared: "60 s" stays "60 s" and does not become "1 min"."""
-    if isinstance(default, bool):
-        return "true" if default else "false"
-    if isinstance(default, tuple):
-        return "[]"
-    return quote(default) if isinstance(default, str) else str(default)
+def _keys(section: str) -> Iterator[tuple[str, str, Key]]:
+    """Full name, name within the section, key."""
+    for name, key in KNOWN_KEYS.items():
+        of, _, short = name.partition(".")
+        if of == section:
+            yield name, short, key
 
 
 def _comment(words: str) -> list[str]:
@@ -91,4 +89,4 @@ def _key_lines(key: KeyConfig) -> Iterator[str]:
     else:
         yield f"{'key' if key.hash is None else 'hash'} = {quote(MASK)}"
     yield f"role = {quote(key.role)}"
-    yield f"topics = [{', '.join(quote(pattern) for pattern in key.topics)}]"
+    yield f"topics = {quote(key.topics)}"
