@@ -26,7 +26,7 @@ from benchmarks.broker_servers import touch_memory
 from benchmarks.log_callers import asyncio_callers, thread_callers
 from benchmarks.table import Row, Table, interleaved
 from penstock import build_info
-from penstock.log.batch.arrow import to_record_batch
+from penstock.log.batch.arrow import SCHEMA, join_views
 from penstock.log.batch.format import HEADER_SIZE, encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.settings import TopicSettings
@@ -209,7 +209,7 @@ def read_to_arrow(engine: EmbeddedEngine, from_offset: int) -> tuple[int, int, f
     while offset < end:
         result = read(partition, offset, READ_BYTES)
         for view in result.views:
-            batch = to_record_batch(view, TOPIC, 0)
+            batch = join_views([view], TOPIC, 0, SCHEMA)
             records += batch.num_rows
             size += view.header.length
         offset = result.next_offset

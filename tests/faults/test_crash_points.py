@@ -97,7 +97,7 @@ class Writer:
             if row.key is not None and (newest[row.key] > offset or not row.value)
         }
         self.history.removals.append((len(self.disk.operations), frozenset(old)))
-        return cleaner.compact(self.log.partition, 1)
+        return cleaner.compact(self.log.partition, 1)[0]
 
 
 def merging_workload() -> Writer:

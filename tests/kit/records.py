@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
+from penstock.log.batch.arrow import SCHEMA, SCHEMA_WITH_HEADERS, join_views
 from penstock.log.batch.builder import BatchBuilder
-from penstock.log.batch.format import Batch
-from penstock.log.batch.view import BatchView, Record
+from penstock.log.batch.format import Batch, check_batch
+from penstock.log.batch.view import BatchView, Record, view_body
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -49,6 +51,27 @@ def build(rows: Sequence[Row], offsets: Sequence[int] | None = None) -> Batch:
 def stored(batch: Batch, base_offset: int = 0, durable_offset: int = 0, salt: int = 0) -> bytes:
     """The batch as it lies in a file."""
     return batch.stamp(base_offset, durable_offset, salt) + batch.body
+
+
+def view_batch(buffer: bytes, position: int) -> BatchView:
+    """A view of a stored batch whose checksum is right. Raises BatchError."""
+    header = check_batch(buffer, position)
+    return view_body(header, buffer, position + header.size)
+
+
+def record_batch(
+    view: BatchView, topic: str, partition: int, *, headers: bool = False
+) -> pa.RecordBatch:
+    """The rows of one view, as Flight sends them."""
+    return join_views([view], topic, partition, SCHEMA_WITH_HEADERS if headers else SCHEMA)
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """FNV-1a, 32 bits, as it is published; modulo the number of partitions."""
+    hashed = 2166136261
+    for byte in key:
+        hashed = (hashed ^ byte) * 16777619 % 2**32
+    return hashed % partitions
 
 
 def row_of(record: Record) -> Row:

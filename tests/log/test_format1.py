@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from kit.engines import values_of
+from kit.logins import authenticate
 
 from penstock.broker.access.access import Access, Principal
 from penstock.log.embedded import EmbeddedEngine
@@ -64,11 +65,11 @@ def test_keys_log_in_as_before_and_no_id_is_given_again(engine: EmbeddedEngine) 
     secrets = msgspec.json.decode((DATA / "format1.json").read_bytes(), type=dict[str, str])
     nobody = Principal("anonymous", "nobody")
     access = Access(engine.metadata, (), development_key=False, anonymous=nobody)
-    admin = access.authenticate(secrets["old-admin"])
-    reader = access.authenticate(secrets["old-reader"])
+    admin = authenticate(access, secrets["old-admin"])
+    reader = authenticate(access, secrets["old-reader"])
     assert admin is not None and (admin.name, admin.role) == ("old-admin", "admin")
     assert reader is not None and (reader.role, reader.rules) == ("reader", ("plain", "small*"))
-    new = access.authenticate(access.create_key("new", "user"))
+    new = authenticate(access, access.create_key("new", "user"))
     assert new is not None
     assert [admin.key_id, reader.key_id, new.key_id] == [1, 2, 3]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kit.echo_server import Certificate, EchoSession, hang_up, make_certificate, next_turn, run
+from kit.logins import authenticate
 from kit.running_server import Running, make_server, running_server
 
 from penstock.broker.access.access import Principal
@@ -137,7 +138,7 @@ def test_keys_and_tls_open_the_door(tmp_path: Path) -> None:
     async def test(running: Running) -> None:
         access = running.server.broker.access
         assert not access.development_key
-        assert access.authenticate("dev-key") is None
+        assert authenticate(access, "dev-key") is None
         # Whoever needs no login may do nothing here.
         request = rustlog.CreateTopic("t", 1)
         answer = await ask_rustlog(running.port("tcp"), request, trusting(pem))

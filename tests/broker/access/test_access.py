@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.limits import HANG_S
+from kit.logins import authenticate
 
 from penstock.broker.access import access as access_module
 from penstock.broker.access import key_table, keys
@@ -87,37 +88,37 @@ def slow_hash() -> str:
 
 @pytest.mark.parametrize("tried", ["", DEVELOPMENT_KEY, "anonymous", "x" * 65_535, "\ud800"])
 def test_without_keys_nobody_logs_in(access: Access, tried: str) -> None:
-    assert access.authenticate(tried) is None
+    assert authenticate(access, tried) is None
 
 
 def test_the_development_key_only_when_allowed() -> None:
-    assert opened(None, development_key=False).authenticate(DEVELOPMENT_KEY) is None
-    principal = opened(None, development_key=True).authenticate(DEVELOPMENT_KEY)
+    assert authenticate(opened(None, development_key=False), DEVELOPMENT_KEY) is None
+    principal = authenticate(opened(None, development_key=True), DEVELOPMENT_KEY)
     assert principal == Principal("dev-key", "admin")
-    assert opened(None, development_key=True).authenticate("dev-kez") is None
+    assert authenticate(opened(None, development_key=True), "dev-kez") is None
 
 
 def test_a_configured_key() -> None:
     key = KeyConfig(name="billing", role="writer", topics=("orders.*",), secret=SECRET)
     access = opened(None, key)
-    principal = access.authenticate(SECRET)
+    principal = authenticate(access, SECRET)
     assert principal == Principal("billing", "writer", ("orders.*",))
     assert access.still_valid(principal)
     for wrong in ("", SECRET[:-1], SECRET + " ", SECRET.upper(), "billing"):
-        assert access.authenticate(wrong) is None
+        assert authenticate(access, wrong) is None
 
 
 def test_the_empty_key_is_an_ordinary_key() -> None:
     access = opened(None, Given("empty", secret=""), Given("other", secret="other"))
-    assert access.authenticate("") == Principal("empty", "user", ALL_TOPICS)
-    assert opened(None, Given("other", secret="other")).authenticate("") is None
+    assert authenticate(access, "") == Principal("empty", "user", ALL_TOPICS)
+    assert authenticate(opened(None, Given("other", secret="other")), "") is None
 
 
 def test_a_configured_hash(slow_hash: str) -> None:
     access = opened(None, Given("person", hash=slow_hash), Given("plain", secret="plain"))
-    assert access.authenticate(SECRET) == Principal("person", "user", ALL_TOPICS)
-    assert access.authenticate(SECRET + "x") is None
-    assert access.authenticate("plain") == Principal("plain", "user", ALL_TOPICS)
+    assert authenticate(access, SECRET) == Principal("person", "user", ALL_TOPICS)
+    assert authenticate(access, SECRET + "x") is None
+    assert authenticate(access, "plain") == Principal("plain", "user", ALL_TOPICS)
 
 
 @pytest.mark.parametrize("text", ["abc", "", "$argon2id$", None])
@@ -129,12 +130,12 @@ def test_a_hash_that_cannot_be_used_is_told_at_once(text: str | None) -> None:
 
 def test_a_stored_key(access: Access) -> None:
     secret = access.create_key("billing", "writer", ["orders.*"])
-    principal = access.authenticate(secret)
+    principal = authenticate(access, secret)
     assert principal is not None
     assert (principal.name, principal.role, principal.rules) == ("billing", "writer", ("orders.*",))
     assert principal.key_id is not None and access.still_valid(principal)
-    assert access.authenticate(secret[:-1]) is None
-    assert access.authenticate(secret.upper()) is None
+    assert authenticate(access, secret[:-1]) is None
+    assert authenticate(access, secret.upper()) is None
 
 
 def test_each_of_many_keys_finds_its_own_principal(metadata: MetadataStore, slow_hash: str) -> None:
@@ -144,7 +145,7 @@ def test_each_of_many_keys_finds_its_own_principal(metadata: MetadataStore, slow
         f"stored-{number}": access.create_key(f"stored-{number}", "user") for number in range(5)
     }
     secrets |= {key.name: key.secret or "" for key in given} | {"slow": SECRET}
-    found = {name: access.authenticate(secret) for name, secret in secrets.items()}
+    found = {name: authenticate(access, secret) for name, secret in secrets.items()}
     assert {name: who.name for name, who in found.items() if who} == {
         name: name for name in secrets
     }
@@ -216,7 +217,7 @@ def test_a_fast_answer_needs_no_thread(
 def test_every_slow_candidate_is_tried(slow_hash: str, slow_calls: list[str]) -> None:
     other = keys.hash_slowly("other")
     access = opened(None, Given("first", hash=slow_hash), Given("second", hash=other))
-    assert access.authenticate(SECRET) == Principal("first", "user", ALL_TOPICS)
+    assert authenticate(access, SECRET) == Principal("first", "user", ALL_TOPICS)
     assert len(slow_calls) == 2
 
 
@@ -227,7 +228,7 @@ def test_wrong_keys_are_remembered_within_bounds(
     monkeypatch.setattr(keys, "matches_slow_hash", lambda key, text: False)
     access = opened(None, Given("person", hash=slow_hash))
     for number in range(7):
-        assert access.authenticate(f"wrong-{number}") is None
+        assert authenticate(access, f"wrong-{number}") is None
         assert len(access._known_wrong) <= 2
 
 
@@ -280,7 +281,7 @@ def test_every_candidate_is_compared_whatever_matches(
     monkeypatch.setattr(hmac, "compare_digest", watched)
     for key in (*secrets, "given", DEVELOPMENT_KEY, "wrong", ""):
         compared.clear()
-        access.authenticate(key)
+        authenticate(access, key)
         assert len(compared) == 5, "two fixed and three stored"
         assert all(len(one) == len(other) == keys.DIGEST_BYTES for one, other in compared)
 
@@ -318,7 +319,7 @@ def test_keys_survive_a_restart(database: str) -> None:
     assert not access.has_stored_keys
     kept = access.create_key("kept", "writer", ["orders.*", "bills.*"])
     gone = access.create_key("gone", "admin")
-    before = access.authenticate(kept)
+    before = authenticate(access, kept)
     access.revoke_key("gone", force=True)
     listed = access.list_keys()
     first.close()
@@ -326,9 +327,9 @@ def test_keys_survive_a_restart(database: str) -> None:
     second = MetadataStore(database)
     again = opened(second)
     assert again.has_stored_keys
-    assert again.authenticate(kept) == before
+    assert authenticate(again, kept) == before
     assert before is not None and again.still_valid(before)
-    assert again.authenticate(gone) is None
+    assert authenticate(again, gone) is None
     assert again.list_keys() == listed
     second.close()
 
@@ -336,24 +337,24 @@ def test_keys_survive_a_restart(database: str) -> None:
 def test_a_revoked_key_ends_on_open_connections(access: Access) -> None:
     secret = access.create_key("a", "user")
     other = access.create_key("b", "user")
-    principal, stays = access.authenticate(secret), access.authenticate(other)
+    principal, stays = authenticate(access, secret), authenticate(access, other)
     assert principal is not None and stays is not None
     access.revoke_key("a")
     assert not access.still_valid(principal)
-    assert access.authenticate(secret) is None
-    assert access.still_valid(stays) and access.authenticate(other) == stays
+    assert authenticate(access, secret) is None
+    assert access.still_valid(stays) and authenticate(access, other) == stays
 
 
 def test_a_name_can_be_used_again_after_revocation(access: Access) -> None:
     old = access.create_key("a", "user")
-    before = access.authenticate(old)
+    before = authenticate(access, old)
     access.revoke_key("a")
     new = access.create_key("a", "reader")
-    after = access.authenticate(new)
+    after = authenticate(access, new)
     assert before is not None and after is not None
     assert not access.still_valid(before), "the old connection must not come back to life"
     assert access.still_valid(after)
-    assert access.authenticate(old) is None
+    assert authenticate(access, old) is None
     assert [(key.name, key.role, key.revoked_us) for key in access.list_keys()] == [
         ("a", "reader", None)
     ]
@@ -366,7 +367,7 @@ def test_a_revocation_that_cannot_be_written_still_counts_here(
     metadata.close()
     with pytest.raises(Exception, match="closed"):
         access.revoke_key("a")
-    assert access.authenticate(secret) is None
+    assert authenticate(access, secret) is None
 
 
 def test_a_key_that_cannot_be_written_does_not_work(
@@ -466,8 +467,8 @@ def test_a_row_that_cannot_be_read_locks_out_only_itself(
 
     metadata.change((Put("keys", "bad", b'{"topics": 7}'),)).result(HANG_S)
     again = opened(metadata)
-    assert again.authenticate(bad) is None
-    assert again.authenticate(good) is not None
+    assert authenticate(again, bad) is None
+    assert authenticate(again, good) is not None
     assert "API key 'bad' has an unreadable record" in caplog.text
 
 
@@ -480,7 +481,7 @@ def test_logins_go_on_while_keys_change(access: Access) -> None:
         for attempt in range(100_000):
             if stop.is_set():
                 return
-            if access.authenticate(secret) is None:
+            if authenticate(access, secret) is None:
                 refused.append(attempt)
 
     thread = threading.Thread(target=log_in)
@@ -505,9 +506,9 @@ def test_a_secret_is_seen_once_and_nowhere_else(
     caplog.set_level(logging.DEBUG)
     access = opened(metadata, Given("plain", secret="plain-secret"), Given("slow", hash=slow_hash))
     made = access.create_key("made", "user")
-    principal = access.authenticate(made)
-    assert access.authenticate("wrong-secret") is None
-    assert access.authenticate(SECRET) is not None
+    principal = authenticate(access, made)
+    assert authenticate(access, "wrong-secret") is None
+    assert authenticate(access, SECRET) is not None
     row = key_table.KeyTable(metadata).rows()[0]
     with pytest.raises(BrokerError) as caught:
         access.create_key("made", "user")

@@ -2,6 +2,7 @@
 
 import pytest
 from broker.access.test_access import Given, opened
+from kit.logins import authenticate
 
 from penstock.broker.access import keys
 from penstock.broker.errors import BrokerError
@@ -13,7 +14,7 @@ def test_other_keys_of_the_configuration() -> None:
         None, Given("kept", secret="a"), Given("gone", secret="b"), Given("changed", secret="c")
     )
     before = {
-        name: access.authenticate(secret)
+        name: authenticate(access, secret)
         for name, secret in (("kept", "a"), ("gone", "b"), ("changed", "c"))
     }
     access.reconfigure(
@@ -25,7 +26,7 @@ def test_other_keys_of_the_configuration() -> None:
     )
     valid = {name for name, who in before.items() if who is not None and access.still_valid(who)}
     assert valid == {"kept"}
-    found = {secret: access.authenticate(secret) for secret in "abcd"}
+    found = {secret: authenticate(access, secret) for secret in "abcd"}
     assert {secret: who.name if who else None for secret, who in found.items()} == {
         "a": "kept", "b": None, "c": "changed", "d": "new",
     }  # fmt: skip
@@ -39,18 +40,18 @@ def test_a_broken_hash_leaves_the_keys_as_they_are() -> None:
     access = opened(None, Given("kept", secret="a"))
     with pytest.raises(BrokerError, match="is no argon2id hash"):
         access.reconfigure([Given("new", secret="b"), Given("bad", hash="x")])
-    assert access.authenticate("a") is not None
-    assert access.authenticate("b") is None
+    assert authenticate(access, "a") is not None
+    assert authenticate(access, "b") is None
 
 
 def test_a_new_secret_ends_what_was_opened_with_the_old_one() -> None:
     access = opened(None, Given("app", secret="old"))
-    old = access.authenticate("old")
+    old = authenticate(access, "old")
     assert old is not None and access.still_valid(old)
     access.reconfigure([Given("app", secret="new")])
-    assert access.authenticate("old") is None
+    assert authenticate(access, "old") is None
     assert not access.still_valid(old)
-    new = access.authenticate("new")
+    new = authenticate(access, "new")
     assert new is not None and access.still_valid(new)
     # The old secret comes back, and with it who had it.
     access.reconfigure([Given("app", secret="old")])
@@ -69,6 +70,6 @@ def test_a_slow_login_under_way_does_not_outlive_its_key(monkeypatch: pytest.Mon
         return found
 
     monkeypatch.setattr(keys, "matches_slow_hash", reread_meanwhile)
-    assert access.authenticate("old") is None
-    assert access.authenticate("old") is None
-    assert access.authenticate("new") is not None
+    assert authenticate(access, "old") is None
+    assert authenticate(access, "old") is None
+    assert authenticate(access, "new") is not None

@@ -4,17 +4,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.records import SOME_ROWS, Row, build, stored
+from kit.records import SOME_ROWS, Row, build, record_batch, stored, view_batch
 
 from penstock.log.batch.arrow import (
     APPEND_TIME,
     KEPT_ROWS,
     SCHEMA,
     SCHEMA_WITH_HEADERS,
-    to_record_batch,
 )
 from penstock.log.batch.format import FLAG_HEADERS, FLAG_KEYS, Batch, BatchError, encode_values
-from penstock.log.batch.view import BatchView, view_batch
+from penstock.log.batch.view import BatchView
 
 
 def expected(view: BatchView) -> list[dict[str, object]]:
@@ -50,11 +49,11 @@ def test_equal_to_the_records(rows: list[Row], gaps: bool, data: st.DataObject) 
     whole = view_batch(stored(build(rows, offsets), 100), 0)
     first = data.draw(st.integers(0, len(rows) - 1))
     view = whole.rows(first, data.draw(st.integers(first + 1, len(rows))))
-    batch = to_record_batch(view, "orders", 4, headers=True)
+    batch = record_batch(view, "orders", 4, headers=True)
     batch.validate(full=True)
     assert batch.schema == SCHEMA_WITH_HEADERS
     assert rows_of(batch) == expected(view)
-    plain = to_record_batch(view, "orders", 4)
+    plain = record_batch(view, "orders", 4)
     assert plain.schema == SCHEMA
     assert plain.equals(batch.select(SCHEMA.names))
 
@@ -62,7 +61,7 @@ def test_equal_to_the_records(rows: list[Row], gaps: bool, data: st.DataObject) 
 @pytest.mark.parametrize("count", [1, KEPT_ROWS, KEPT_ROWS + 1])
 def test_sizes_around_the_kept_columns(count: int) -> None:
     view = view_batch(stored(encode_values([b"v"] * count, 5), 9), 0)
-    batch = to_record_batch(view, "t", 0)
+    batch = record_batch(view, "t", 0)
     batch.validate(full=True)
     assert batch.num_rows == count
     assert batch.column("offset")[count - 1].as_py() == 9 + count - 1
@@ -77,7 +76,7 @@ def inside(buffer: pa.Buffer, data: bytes) -> bool:
 def test_nothing_is_copied() -> None:
     rows = [Row(b"v" * 50, n, b"k" * 50, ((b"n" * 50, b"c" * 50),)) for n in range(10)]
     data = bytes(16) + stored(build(rows, list(range(0, 20, 2))))
-    batch = to_record_batch(view_batch(data, 16).rows(2, 9), "orders", 0, headers=True)
+    batch = record_batch(view_batch(data, 16).rows(2, 9), "orders", 0, headers=True)
     for name in ("key", "value", "offset", "timestamp"):
         buffers = [buffer for buffer in batch.column(name).buffers() if buffer is not None]
         assert buffers and all(inside(buffer, data) for buffer in buffers), name
@@ -87,13 +86,13 @@ def test_nothing_is_copied() -> None:
 
 
 def test_a_view_stays_alive_as_long_as_its_arrow_batch() -> None:
-    batch = to_record_batch(view_batch(stored(encode_values([b"value"] * 3, 5)), 0), "t", 0)
+    batch = record_batch(view_batch(stored(encode_values([b"value"] * 3, 5)), 0), "t", 0)
     assert batch.column("value").to_pylist() == [b"value"] * 3
 
 
 def test_a_header_name_that_is_no_utf8_is_replaced() -> None:
     view = view_batch(stored(build([Row(b"", headers=((b"\xff", b"\xff"),)), Row(b"")])), 0)
-    headers = to_record_batch(view, "t", 0, headers=True).column("headers")
+    headers = record_batch(view, "t", 0, headers=True).column("headers")
     assert headers.to_pylist() == [[{"key": "\ufffd", "value": b"\xff"}], None]
 
 
@@ -114,4 +113,4 @@ def test_offsets_that_lie_never_reach_arrow(row: Row, flag: int, place: int, num
     body[place : place + 4] = number.to_bytes(4, "little", signed=True)
     view = view_batch(stored(Batch(bytes(body), 3, flag, 0, 0)), 0)
     with pytest.raises(BatchError):
-        to_record_batch(view, "t", 0, headers=True)
+        record_batch(view, "t", 0, headers=True)

@@ -4,11 +4,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.records import partition_of, record_batch
 
-from penstock.log.batch.arrow import SCHEMA_WITH_HEADERS, join_views, to_record_batch
+from penstock.log.batch.arrow import SCHEMA_WITH_HEADERS, join_views
 from penstock.log.batch.arrow_append import batch_from_arrow, key_partitions, pieces
 from penstock.log.batch.format import FLAG_HEADERS, FLAG_KEYS, BatchError
-from penstock.log.batch.key_partition import partition_of
 from penstock.log.batch.view import BatchView, view_appended
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -46,7 +46,7 @@ def test_equal_to_the_rows(
     assert [(r.value, r.key, r.headers) for r in view.records()] == expected
     assert {r.time_us for r in view.records()} == {TIME_US}
     # And back again.
-    back = to_record_batch(view, "t", 0, headers=True)
+    back = record_batch(view, "t", 0, headers=True)
     back.validate(full=True)
     assert back.column("value").to_pylist() == [value for value, _, _ in expected]
 
@@ -160,4 +160,4 @@ def test_views_put_together() -> None:
         {"headers": [{"key": "n", "value": b"v"}], "key": b"k", "offset": 5, "topic": "t"},
     ]
     alone = join_views([keyed], "t", 3, SCHEMA_WITH_HEADERS)
-    assert alone.equals(to_record_batch(keyed, "t", 3, headers=True))
+    assert alone.equals(record_batch(keyed, "t", 3, headers=True))

@@ -2,7 +2,7 @@
 
 import pytest
 from hypothesis import given
-from kit.records import SOME_ROWS, Row, build, rows_of, stored
+from kit.records import SOME_ROWS, Row, build, rows_of, stored, view_batch
 
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import (
@@ -14,7 +14,6 @@ from penstock.log.batch.format import (
     MAX_BATCH_BYTES,
     BatchError,
 )
-from penstock.log.batch.view import view_batch
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.records import SOME_ROWS, Row, build, stored
+from kit.records import SOME_ROWS, Row, build, stored, view_batch
 
 from penstock.log.batch.format import (
     CRC_FROM,
@@ -25,7 +25,7 @@ from penstock.log.batch.format import (
     encode_values,
     parse_header,
 )
-from penstock.log.batch.view import UnknownKeyId, view_appended, view_batch
+from penstock.log.batch.view import UnknownKeyId, view_appended
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=20)
 

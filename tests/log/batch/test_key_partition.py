@@ -5,8 +5,9 @@ from struct import pack, unpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.records import partition_of
 
-from penstock.log.batch.key_partition import FNV_OFFSET, partition_of, partitions_of
+from penstock.log.batch.key_partition import FNV_OFFSET, partitions_of
 
 
 @pytest.mark.parametrize(
@@ -14,8 +15,10 @@ from penstock.log.batch.key_partition import FNV_OFFSET, partition_of, partition
     [(b"", FNV_OFFSET), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968), (b"b", 0xE70C2DE5)],
 )
 def test_known_hashes(key: bytes, hashed: int) -> None:
-    assert partition_of(key, 1 << 32) == hashed
-    assert partition_of(key, 7) == hashed % 7
+    for partitions in (7, 10_000, 2**31 - 1):
+        found = partitions_of(pack("<2i", 0, len(key)), key, partitions)
+        assert unpack("<i", found) == (hashed % partitions,)
+        assert partition_of(key, partitions) == hashed % partitions
 
 
 @given(st.lists(st.binary(max_size=12), max_size=12), st.integers(1, 10_000), st.integers(0, 5))

@@ -4,7 +4,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.records import SOME_ROWS, Row, build, rows_of, stored
+from kit.records import SOME_ROWS, Row, build, rows_of, stored, view_batch
 
 from penstock.log.batch.format import (
     FLAG_HEADERS,
@@ -16,7 +16,7 @@ from penstock.log.batch.format import (
     BatchError,
     encode_values,
 )
-from penstock.log.batch.view import BatchView, view_appended, view_batch
+from penstock.log.batch.view import BatchView, view_appended
 
 
 def view_of(rows: list[Row], base: int = 0, offsets: list[int] | None = None) -> BatchView:

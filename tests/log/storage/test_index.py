@@ -49,13 +49,6 @@ def test_a_walk_for_a_time_misses_nothing(
     assert all(time < time_us for _, position, time in places if position < start)
 
 
-@given(BATCHES, st.integers(0, 100 * INDEX_STRIDE_BYTES))
-def test_position_after_goes_forward(batches: list[tuple[int, int, int]], position: int) -> None:
-    index, places = index_of(batches)
-    after = index.position_after(position)
-    assert after == index.size or (after > position and after in [p for _, p, _ in places])
-
-
 @given(BATCHES)
 def test_the_file_holds_everything(batches: list[tuple[int, int, int]]) -> None:
     index, places = index_of(batches)
@@ -71,7 +64,7 @@ def test_the_file_holds_everything(batches: list[tuple[int, int, int]]) -> None:
 def test_an_empty_segment() -> None:
     index = SparseIndex.decode(SparseIndex(7).encode(), 7, 0)
     assert (index.size, index.next_offset, index.max_time_us) == (0, 7, NO_TIME)
-    assert (index.position_of(7), index.position_of_time(0), index.position_after(0)) == (0, 0, 0)
+    assert (index.position_of(7), index.position_of_time(0)) == (0, 0)
 
 
 def test_entries_are_a_stride_apart() -> None:

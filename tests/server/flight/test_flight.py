@@ -15,6 +15,7 @@ from conformance.rustlog.peer import BINARY, Talker
 from kit.engines import embedded
 from kit.flight_client import FLIGHT, KEY, column, connect_to, make, table
 from kit.live_server import WAIT_S, LiveServer
+from kit.records import partition_of
 from pyarrow import flight
 
 from penstock.broker.errors import Code
@@ -22,7 +23,6 @@ from penstock.broker.records import Records
 from penstock.client.errors import NotFound, Refused
 from penstock.client.flight import FlightClient, Producer, Written
 from penstock.log.batch.arrow import SCHEMA, SCHEMA_WITH_HEADERS
-from penstock.log.batch.key_partition import partition_of
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.settings import TopicSettings
 

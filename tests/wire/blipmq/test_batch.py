@@ -6,9 +6,11 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from librt.strings import BytesWriter
 
 from penstock.wire.blipmq import batch as blipmq_batch
 from penstock.wire.blipmq import frames as blipmq
+from penstock.wire.blipmq.batch import write_deliveries, write_poll_answers
 from penstock.wire.blipmq.split import unpack_ids
 
 VALUES = st.lists(st.binary(max_size=40), max_size=20)
@@ -38,19 +40,17 @@ def test_deliveries_of_rows_of_a_batch(values: list[bytes], data: st.DataObject)
     buffer, offsets_at, values_at = columns(values, b"header of the batch")
     rows = values[first : first + count]
 
-    tagged = blipmq_batch.encode_deliveries(
-        b"demo", buffer, offsets_at, values_at, first, count, 2**62
-    )
-    assert tagged == b"".join(
+    writer = BytesWriter()
+    write_deliveries(writer, b"demo", buffer, offsets_at, values_at, first, count, 2**62)
+    assert writer.getvalue() == b"".join(
         blipmq.encode_publish(2**62 + number, b"demo", 1, row) for number, row in enumerate(rows)
     )
 
     ids = data.draw(st.lists(U64, min_size=count + 2, max_size=count + 2))
     packed = b"".join(number.to_bytes(8, "big") for number in ids)
-    answers = blipmq_batch.encode_poll_answers(
-        b"demo", buffer, offsets_at, values_at, first, count, packed, 2
-    )
-    assert answers == b"".join(
+    writer = BytesWriter()
+    write_poll_answers(writer, b"demo", buffer, offsets_at, values_at, first, count, packed, 2)
+    assert writer.getvalue() == b"".join(
         blipmq.encode_publish(cid, b"demo", 0, row) for cid, row in zip(ids[2:], rows, strict=True)
     )
 
@@ -100,8 +100,8 @@ def test_a_row_that_no_frame_can_hold_is_refused() -> None:
     large = bytes(blipmq.message_room(b"demo") + 1)
     buffer, offsets_at, values_at = columns([b"small", large])
     with pytest.raises(ValueError, match="message of"):
-        blipmq_batch.encode_deliveries(b"demo", buffer, offsets_at, values_at, 0, 2, 1)
+        write_deliveries(BytesWriter(), b"demo", buffer, offsets_at, values_at, 0, 2, 1)
     with pytest.raises(ValueError, match="message of"):
-        blipmq_batch.encode_poll_answers(b"demo", buffer, offsets_at, values_at, 1, 1, bytes(8), 0)
+        write_poll_answers(BytesWriter(), b"demo", buffer, offsets_at, values_at, 1, 1, bytes(8), 0)
     with pytest.raises(ValueError, match="message of"):
         blipmq_batch.encode_messages(b"demo", 0, [large], bytes(8))

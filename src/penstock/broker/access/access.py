@@ -177,18 +177,6 @@ class Access:
 
     # ---- logging in ------------------------------------------------------------------------------
 
-    def authenticate(self, key: str) -> Principal | None:
-        """Whose key it is; None when it is nobody's or was revoked.
-
-        Takes tens of milliseconds for each `hash` of the configuration when the key was not seen
-        before; on an event loop use `login`.
-        """
-        condensed = keys.condense(key)
-        found = self._find(condensed)
-        if found is None and self._needs_slow_hash(condensed):
-            found = self._find_slowly(key, condensed)
-        return found
-
     def login(
         self,
         key: str,
@@ -197,7 +185,8 @@ class Access:
         wanted: Callable[[], bool] = lambda: True,
         address: str = "",
     ) -> None:
-        """Have `done` called with the answer of `authenticate`, without blocking.
+        """Have `done` called with whose key it is, or None when it is nobody's or was revoked, without
+        blocking.
 
         Nearly always that is before this call returns. Only a key that has to go through the slow
         hash is answered later, by `post`. One thread does all of them: two would only take the

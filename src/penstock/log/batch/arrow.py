@@ -65,27 +65,6 @@ def _row_numbers(count: int) -> pa.Array:
     return pa.array(range(count), pa.int64())
 
 
-def to_record_batch(
-    view: BatchView, topic: str, partition: int, *, headers: bool = False
-) -> pa.RecordBatch:
-    """One record batch for the rows of one view. Raises BatchError for columns that lie."""
-    count = len(view)
-    buffer = pa.py_buffer(view.buffer)
-    columns = [
-        _keys(view, buffer, count),
-        _values(view, buffer, count),
-        _repeated(topic, _STRING, count),
-        _repeated(partition, _INT, count),
-        _offsets(view, buffer, count),
-        _times(view, buffer, count),
-        _repeated(APPEND_TIME, _INT, count),
-    ]
-    if not headers:
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    columns.append(_headers(view, buffer, count))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS)
-
-
 def join_views(
     views: Sequence[BatchView], topic: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:

@@ -24,7 +24,6 @@ from penstock.log.batch.format import (
     Batch,
     BatchError,
     BatchHeader,
-    check_batch,
 )
 
 Headers = list[tuple[bytes, bytes]]
@@ -80,12 +79,6 @@ def view_appended(batch: Batch, base_offset: int) -> "BatchView":
         0,
     )
     return view_body(header, batch.body, 0)
-
-
-def view_batch(buffer: bytes, position: int) -> "BatchView":
-    """A view of a stored batch whose checksum is right. Raises BatchError."""
-    header = check_batch(buffer, position)
-    return view_body(header, buffer, position + header.size)
 
 
 def view_body(header: BatchHeader, buffer: bytes, position: int) -> "BatchView":

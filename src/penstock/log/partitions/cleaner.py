@@ -295,7 +295,7 @@ def clean(partition: Partition, now_us: int) -> Cleaned:
     done = Cleaned()
     to = _sealed_to(partition)
     if partition.settings.cleanup == "compact" and _is_due(partition, state, now_us):
-        done, mark_us = _compact(partition, now_us)
+        done, mark_us = compact(partition, now_us)
         state = replace(state, compacted_to=to, mark_us=mark_us)
     damage: CorruptLog | None = None
     if to > state.merged_to:
@@ -381,17 +381,13 @@ def _is_fragmented(partition: Partition, segment: Segment) -> bool:
     return batches > 1 and size < batches * SMALL_BATCH_BYTES
 
 
-def compact(partition: Partition, now_us: int) -> Cleaned:
-    """Keeps the newest record of each key; deletion marks go when they are old enough.
+def compact(partition: Partition, now_us: int) -> tuple[Cleaned, int]:
+    """Keeps the newest record of each key; deletion marks go when they are old enough. Also gives the time
+    of the oldest mark that stays for its age alone, or NO_TIME.
 
     A record without a key stays. A record with a key and no value (null) is a deletion mark.
     Raises CorruptLog when it meets damage for the first time; the next run leaves that segment out.
     """
-    return _compact(partition, now_us)[0]
-
-
-def _compact(partition: Partition, now_us: int) -> tuple[Cleaned, int]:
-    """Also gives the time of the oldest mark that stays for its age alone, or NO_TIME."""
     sealed = _sealed(partition)
     if not sealed:
         return Cleaned(), NO_TIME

@@ -60,11 +60,6 @@ class SparseIndex:
         entry = bisect_left(self._earlier_max, time_us) - 1
         return self._positions[entry] if entry >= 0 else 0
 
-    def position_after(self, position: int) -> int:
-        """The next indexed position behind `position`, or the end of the segment."""
-        entry = bisect_right(self._positions, position)
-        return self._positions[entry] if entry < len(self._positions) else self.size
-
     def encode(self) -> bytes:
         body = _SUMMARY.pack(self.size, self.next_offset, self.max_time_us, len(self._offsets))
         for column in (self._offsets, self._positions, self._earlier_max):

@@ -10,7 +10,7 @@ Reads the key files, but neither hashes nor compares keys: access control does.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -23,7 +23,6 @@ MASK: Final = "********"
 MAX_KEY_BYTES: Final = 65_535
 
 Role = Literal["admin", "user", "writer", "reader"]
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 Patterns = Annotated[
     tuple[Annotated[str, msgspec.Meta(min_length=1)], ...],

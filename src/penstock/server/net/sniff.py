@@ -16,8 +16,6 @@ from penstock.server.protocols import PROTOCOLS, ProtocolRow
 
 TLS_HANDSHAKE: Final = 0x16
 TLS_MAJOR_VERSION: Final = 0x03
-# With so many bytes every protocol has decided.
-HEAD_BYTES: Final = 5
 
 
 class Verdict(Enum):

@@ -129,39 +129,6 @@ def write_messages(
         id_at += 8
 
 
-def encode_deliveries(
-    topic: bytes,
-    batch: bytes,
-    offsets_at: i64,
-    values_at: i64,
-    first_row: i64,
-    row_count: i64,
-    first_tag: i64,
-) -> bytes:
-    """`write_deliveries` as bytes of its own."""
-    writer = BytesWriter()
-    write_deliveries(writer, topic, batch, offsets_at, values_at, first_row, row_count, first_tag)
-    return writer.getvalue()
-
-
-def encode_poll_answers(
-    topic: bytes,
-    batch: bytes,
-    offsets_at: i64,
-    values_at: i64,
-    first_row: i64,
-    row_count: i64,
-    poll_ids: bytes,
-    first_poll: i64,
-) -> bytes:
-    """`write_poll_answers` as bytes of its own."""
-    writer = BytesWriter()
-    write_poll_answers(
-        writer, topic, batch, offsets_at, values_at, first_row, row_count, poll_ids, first_poll
-    )
-    return writer.getvalue()
-
-
 def encode_messages(topic: bytes, qos: int, values: list[bytes], ids: bytes) -> bytes:
     """`write_messages` as bytes of its own."""
     writer = BytesWriter()
