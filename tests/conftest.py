@@ -10,11 +10,16 @@ from collections.abc import Iterable
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kit.workers import UnitScheduling, start_order, worker_count
 
 from penstock import BuildInfo, build_info
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
 
 EXPECT_VARIABLE = "PENSTOCK_EXPECT"
 EXPECTATIONS = ("compiled", "pure")
@@ -64,6 +69,19 @@ def pytest_configure(config: pytest.Config) -> None:
     reason = complaint(build_info(), os.environ.get(EXPECT_VARIABLE))
     if reason is not None:
         raise pytest.UsageError(reason)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return worker_count()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> UnitScheduling:
+    return UnitScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=start_order)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

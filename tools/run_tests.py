@@ -1,5 +1,8 @@
 """Runs the tests: all of them once, then those of the hot modules again on the pure sources.
 
+Each pass uses all cores, up to a limit; tests/kit/workers.py says which tests stay together. `-n 0` runs
+them in one process, which `--pdb` does by itself.
+
 Where nothing could be compiled, all tests run once, pure. tests/conftest.py refuses to start when
 what is loaded is not what PENSTOCK_EXPECT says. Sets nothing up: bootstrap.py does.
 """
@@ -27,8 +30,12 @@ def pure_tests() -> list[str]:
     return paths
 
 
+# Units start in the order of the collection, which tests/kit/workers.py chooses.
+PARALLEL = ("-n", "auto", "--no-loadscope-reorder")
+
+
 def run_pytest(arguments: Sequence[str], **variables: str) -> int:
-    command = [sys.executable, "-m", "pytest", *arguments]
+    command = [sys.executable, "-m", "pytest", *PARALLEL, *arguments]
     return subprocess.run(
         command, check=False, cwd=ROOT, env={**os.environ, **variables}
     ).returncode

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,19 @@ def test_completion() -> None:
         },
     )
     assert done.stdout.split() == ["describe", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "modules"),
+    [
+        (["topic", "ls"], ["topic"]),
+        (["version", "--json"], ["version"]),
+        (["--help"], cli.COMMAND_MODULES),
+        (["topics"], cli.COMMAND_MODULES),
+    ],
+)
+def test_a_command_loads_its_own_module(arguments: list[str], modules: Sequence[str]) -> None:
+    assert cli.needed_modules(arguments) == modules
 
 
 def test_a_command_loads_only_what_it_needs() -> None:

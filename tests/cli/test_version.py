@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -126,7 +126,7 @@ def use_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
-    def build_app() -> typer.Typer:
+    def build_app(modules: Sequence[str]) -> typer.Typer:
         app = typer.Typer()
         app.callback()(lambda: None)
         app.command("fail")(fail)

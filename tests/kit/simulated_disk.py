@@ -36,6 +36,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NoReturn
 
 from kit.disk_nodes import DirectoryNode, Edit, FileNode, NameJournal, Node
@@ -354,9 +355,8 @@ class SimulatedDisk:
         if not self.powered:
             _fail(errno.ENODEV, path)
         node: Node | None = self._root
-        for name in _normal(path).split("/")[1:]:
-            if name:
-                node = node.names.get(name) if isinstance(node, DirectoryNode) else None
+        for name in _names(path):
+            node = node.names.get(name) if isinstance(node, DirectoryNode) else None
         return node
 
     def _existing(self, path: str) -> Node:
@@ -395,9 +395,17 @@ def _flatten(
     return contents
 
 
+# A workload names the same few files again and again, in thousands of crash points.
+@lru_cache(maxsize=4096)
 def _normal(path: str) -> str:
     """Absolute and without dots; a relative path starts at the root."""
     return posixpath.normpath("/" + path.lstrip("/"))
+
+
+@lru_cache(maxsize=4096)
+def _names(path: str) -> tuple[str, ...]:
+    """From the root down."""
+    return tuple(name for name in _normal(path).split("/") if name)
 
 
 def _check_not_negative(number: int, path: str) -> None:

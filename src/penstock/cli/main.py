@@ -40,7 +40,7 @@ EXIT_CODES: Final = (
 _BAD_VALUE: Final = re.compile(r"^Invalid value(?: for (?P<where>.*?))?: (?:Value error, )?")
 
 
-def build_app() -> typer.Typer:
+def build_app(modules: Sequence[str] = COMMAND_MODULES) -> typer.Typer:
     app = typer.Typer(
         name="penstock",
         help="One broker, one durable log, several wire protocols, and Spark.",
@@ -50,9 +50,17 @@ def build_app() -> typer.Typer:
     )
     # A callback keeps `penstock version` a subcommand while it is the only one.
     app.callback()(_root)
-    for name in COMMAND_MODULES:
+    for name in modules:
         import_module(f"penstock.cli.{name}").register(app)
     return app
+
+
+def needed_modules(arguments: Sequence[str]) -> Sequence[str]:
+    """The module of the command that is called; all of them for the help and for a mistyped command.
+
+    Importing and registering all commands takes 0.1 s of CPU, a third of what a short command takes.
+    """
+    return arguments[:1] if arguments[0] in COMMAND_MODULES else COMMAND_MODULES
 
 
 def _show_version(wanted: bool) -> None:
@@ -79,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for complaint in complaints(os.environ):
         print(f"penstock: {complaint}", file=sys.stderr)
     try:
-        result = build_app()(args=args, prog_name="penstock", standalone_mode=False)
+        result = build_app(needed_modules(args))(
+            args=args, prog_name="penstock", standalone_mode=False
+        )
         sys.stdout.flush()
     except typer.TyperException as error:
         text = _wording(error)
