@@ -30,7 +30,7 @@ START_TIME_S = 300.0
 STOP_TIME_S = 300.0
 LISTENS = re.compile(r"^\s+(tcp|http)\s+\S*127\.0\.0\.1:(\d+)")
 # Right behind its banner a server lets the collector look through all that it has loaded, once.
-SETTLING_S = 0.5
+SETTLING_S = 0.1
 # The last line of the banner.
 READY = "Read it again"
 ANSWER = "size-server "

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from penstock.log.batch.format import Batch
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.pending import Pending
@@ -54,8 +56,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
+class TopicInfo(msgspec.Struct, frozen=True, gc=False):
     """A topic as it is now. The id is never used again for another topic of the same name."""
 
     id: int

@@ -31,8 +31,7 @@ PRESENT: Final = -2
 _SEPARATOR: Final = "/"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A record as it is stored."""
 
     name: str
@@ -40,16 +39,14 @@ class Record:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True, gc=False):
     space: str
     name: str
     value: bytes
     expected: int = ANY
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Deleting what is not there is fine, unless something else is expected."""
 
     space: str
@@ -57,16 +54,14 @@ class Delete:
     expected: int = ANY
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteAll:
+class DeleteAll(msgspec.Struct, frozen=True, gc=False):
     """Every record whose name begins with the prefix, at the moment of the change."""
 
     space: str
     prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class Require:
+class Require(msgspec.Struct, frozen=True, gc=False):
     """Changes nothing: the other edits happen only if this record is as expected.
 
     `otherwise` is the error of the change when it is not, in the place of RecordConflict.
@@ -81,8 +76,7 @@ class Require:
 Edit = Put | Delete | DeleteAll | Require
 
 
-@dataclass(frozen=True, slots=True)
-class RecordChange:
+class RecordChange(msgspec.Struct, frozen=True, gc=False):
     """One step of a feed. `value` is None when the record was deleted."""
 
     name: str

@@ -31,7 +31,7 @@ DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 DEFAULT_TOMBSTONE_MS = 24 * 3600 * 1000
 
 
-class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Kept as JSON with the topic. Zero means "no limit" where a limit is meant."""
 
     durability: str = "ack"

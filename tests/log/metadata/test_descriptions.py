@@ -4,8 +4,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kit.engines import make, put
+from kit.engines import make, put, settle
 from kit.faulty_files import FaultyFiles
+from kit.limits import HANG_S
 from kit.simulated_disk import SimulatedDisk
 from kit.torn_content import PURE_MODES
 
@@ -77,7 +78,8 @@ def test_a_topic_that_is_gone_is_not_described(tmp_path: Path) -> None:
         for name in ("kept", "gone"):
             make(engine, name)
             put(engine, name, b"v")
-        engine.delete_topic("gone").result()
+        engine.delete_topic("gone").result(HANG_S)
+        settle(engine)
         engine.catalogue.wait_for_removals()
         engine.maintain()
     assert [path.parent.name for path in tmp_path.rglob(DESCRIPTION_FILE)] == ["kept"]

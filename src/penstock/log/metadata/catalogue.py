@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 
 import msgspec
@@ -48,20 +47,22 @@ REMOVED_AT_ONCE = 256
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class Topic:
+class Topic(msgspec.Struct, eq=False, gc=False):
+    """There may be 100,000: the collector of garbage walks none of them. A cycle through one would stay, so
+    what it holds lets go of its callbacks when it is done."""
+
     info: TopicInfo
     directory: str
     partitions: Partitions
     # Of its record; 0 until it is durable.
     version: int = 0
     # The metadata change that makes the topic durable, until it is.
-    creation: Pending[int] | None = field(default=None)
+    creation: Pending[int] | None = None
     # The newest change of its settings: the next one waits for it, so that both count.
-    changing: Pending[object] | None = field(default=None)
-    removal: Pending[int] | None = field(default=None)
+    changing: Pending[object] | None = None
+    removal: Pending[int] | None = None
     # What the description beside its records says; None when nobody looked yet.
-    described: TopicInfo | None = field(default=None)
+    described: TopicInfo | None = None
 
     def record(self) -> TopicRecord:
         info = self.info
@@ -276,7 +277,9 @@ class Catalogue:
         topic.version = change.result()
         topic.partitions.change(record.partitions, record.settings)
         self.partition_count += record.partitions - topic.info.partitions
-        topic.info = replace(topic.info, partitions=record.partitions, settings=record.settings)
+        topic.info = msgspec.structs.replace(
+            topic.info, partitions=record.partitions, settings=record.settings
+        )
         if topic.described is not None:
             self._descriptions.note(topic)
         self._tell(topic.info.name)

@@ -6,7 +6,7 @@ ends are only known to have been durable, and each partition is opened before an
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,8 +24,7 @@ CLEAN_STOP_FILE: Final = "clean-stop"
 NEVER_US: Final = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(msgspec.Struct, frozen=True, gc=False):
     """`next_offset` was durable at the last clean stop; the rest is true only if it is `exact`."""
 
     start_offset: int
@@ -52,10 +51,10 @@ class Ends:
         )
 
     def due_at(self, due_us: int) -> "Ends":
-        return replace(self, due_us=due_us)
+        return msgspec.structs.replace(self, due_us=due_us)
 
     def inexact(self) -> "Ends":
-        return replace(self, exact=False)
+        return msgspec.structs.replace(self, exact=False)
 
 
 # Never written.

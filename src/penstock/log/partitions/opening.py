@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from penstock.log.batch.format import Batch
 from penstock.log.errors import LogError, Overloaded, closed_error
 from penstock.log.partitions.appending import MAX_PENDING_BYTES
@@ -33,40 +35,21 @@ class OpenPartition(Protocol):
 _lock = threading.Lock()
 
 
-class Partitions:
-    """Thread-safe. Numbers are checked by the caller."""
+class Partitions(msgspec.Struct, eq=False, gc=False):
+    """Thread-safe. Numbers are checked by the caller. There is one for each topic, so the collector of
+    garbage does not walk them: nothing that they hold refers to them."""
 
-    __slots__ = (
-        "_deleted_topic",
-        "_ends",
-        "_open",
-        "_opened",
-        "_opening",
-        "closed",
-        "count",
-        "path",
-        "settings",
-    )
-
-    def __init__(
-        self,
-        path: str,
-        settings: TopicSettings,
-        count: int,
-        open_partition: OpenPartition,
-        ends: dict[int, Ends] | None = None,
-    ) -> None:
-        """`ends`: of those that were ever written."""
-        self.path = path
-        self.settings = settings
-        self.count = count
-        self.closed = False
-        # The name of the topic, once that was deleted.
-        self._deleted_topic: str | None = None
-        self._open = open_partition
-        self._ends = ends
-        self._opened: dict[int, Partition] | None = None
-        self._opening: dict[int, threading.Lock] | None = None
+    path: str
+    settings: TopicSettings
+    count: int
+    _open: OpenPartition
+    # Of those that were ever written, and are not open.
+    _ends: dict[int, Ends] | None = None
+    closed: bool = False
+    # The name of the topic, once that was deleted.
+    _deleted_topic: str | None = None
+    _opened: dict[int, Partition] | None = None
+    _opening: dict[int, threading.Lock] | None = None
 
     def __len__(self) -> int:
         return self.count
