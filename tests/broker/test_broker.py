@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from broker.bench import ANYBODY, Bench, numbered
+from kit.limits import HANG_S
 
 from penstock.broker.access.access import Principal
 from penstock.broker.broker import MAX_LOOSE_OFFSETS
@@ -148,3 +149,16 @@ def test_offsets_of_partitions_that_do_not_exist_stay_bounded(bench: Bench) -> N
         assert bench.broker.commit_offset(ANYBODY, "g", "nowhere", number, 7) is None
     assert bench.broker.loose_offset("g", "nowhere", 0) is None
     assert bench.broker.loose_offset("g", "nowhere", MAX_LOOSE_OFFSETS) == 7
+
+
+def test_a_change_right_behind_the_creation_counts(bench: Bench) -> None:
+    """The creation is durable, and its callbacks have not run yet."""
+    bench.engine.create_topic("t", 1)
+    creation = bench.engine.topic_durable("t")
+    assert creation is not None
+    creation.result(HANG_S)
+    change = bench.broker.change_topic(ANYBODY, "t", {}, 2)
+    bench.settle()
+    assert change.done and change.error is None
+    info = bench.engine.topic("t")
+    assert info is not None and info.partitions == 2

@@ -238,7 +238,9 @@ class Catalogue:
         outcome: Promise[tuple[int, TopicSettings]] = Promise()
         before = topic.changing if topic.changing is not None else topic.creation
         topic.changing = outcome
-        if before is None or before.done:
+        # A creation that is done is applied a moment later, where callbacks run: until then nobody knows
+        # the version of the record.
+        if before is None or (before.done and before is not topic.creation):
             self._change(topic, changes, partitions, outcome)
         else:
             before.add_done_callback(lambda _: self._change(topic, changes, partitions, outcome))
