@@ -288,9 +288,28 @@ def test_sub_ends_when_nothing_comes(
     thread: LoopThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Served(thread, Peer(BlipMQPeer().script)) as server:
-        assert cli.main(["sub", "demo", "--idle", "0.05", "--server", server]) == 0
+        assert cli.main(["sub", "demo", "--idle", "0.05", "--server", server, "--create"]) == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "subscribed to demo with QoS 1; Ctrl-C ends\n")
+
+
+@pytest.mark.parametrize("http", [None, "http://127.0.0.1:1"])
+def test_sub_makes_no_topic_where_nobody_can_be_asked(
+    thread: LoopThread, capsys: pytest.CaptureFixture[str], http: str | None
+) -> None:
+    """SUBSCRIBE would; the HTTP API that stands by default may be another server's."""
+    blipmq = BlipMQPeer()
+    named = [] if http is None else ["--http", http]
+    with Served(thread, Peer(blipmq.script)) as server:
+        assert cli.main(["sub", "demo", "--idle", "0.05", "--server", server, *named]) == 1
+    assert not blipmq.queues
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(
+        f"penstock: whether {server} has a topic 'demo' cannot be asked: "
+    )
+    assert captured.err.endswith("; --create asks nobody, and makes it if it is not there\n")
+    assert captured.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -309,6 +328,8 @@ def test_sub_ends_when_nothing_comes(
         ["sub", "demo", "--from", "earliest"],
         ["sub", "demo", "--protocol", "rustlog", "--from", "2026-01-01"],
         ["sub", "demo", "--json", "--format", "%v"],
+        ["sub", "demo", "--create", "--protocol", "rustlog"],
+        ["sub", "demo", "--create", "--protocol", "http"],
         ["sub", "demo", "--format", "%q"],
         ["cat", "demo", "--from", "soon"],
         ["cat", "demo", "--http", "ftp://x"],

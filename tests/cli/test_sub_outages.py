@@ -50,7 +50,7 @@ def test_blipmq(capsys: pytest.CaptureFixture[str]) -> None:
             return answer
 
     peer = LeavingPeer(Leaving().script)
-    assert sub(peer) == 0
+    assert sub(peer, "--create") == 0
     assert capsys.readouterr().out == "after\n"
     assert peer.connections == 2
 

@@ -121,6 +121,21 @@ def test_a_topic_that_shall_stay(
     assert run("topic", "describe", "demo")[0] == 0
 
 
+def test_sub_of_a_topic_that_is_not_there(run: Run, server: LiveServer) -> None:
+    """With a key that may make topics: a SUBSCRIBE alone would make this one (U5)."""
+    assert run("topic", "create", "orders")[0] == 0
+    code, out, err = run("sub", "ordres", "--idle", "0.05")
+    assert (code, out) == (3, "")
+    assert err == (
+        "penstock: no topic named 'ordres'; did you mean orders?;"
+        f" so says http://127.0.0.1:{server.port('http')}; --create makes it\n"
+    )
+    assert "ordres" not in run("topic", "ls")[1]
+    assert run("sub", "ordres", "--idle", "0.05", "--create")[0] == 0
+    assert "ordres" in run("topic", "ls")[1]
+    assert run("sub", "orders", "--idle", "0.05")[0] == 0
+
+
 # ---- rights ----
 
 

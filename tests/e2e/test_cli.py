@@ -62,7 +62,7 @@ def test_published_with_one_protocol_and_read_with_the_other(running_server: Run
 
 
 def test_ctrl_c_ends_a_live_subscription(running_server: RunningServer) -> None:
-    with running_server.start("sub", "demo") as subscriber:
+    with running_server.start("sub", "demo", "--create") as subscriber:
         assert subscriber.stderr is not None
         subscriber.stderr.readline()
         subscriber.send_signal(signal.SIGINT)

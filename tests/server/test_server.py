@@ -2,11 +2,13 @@
 
 import asyncio
 import ssl
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from kit.echo_server import Certificate, EchoSession, hang_up, make_certificate, next_turn, run
+from kit.limits import HANG_S
 from kit.logins import authenticate
 from kit.running_server import Running, make_server, running_server
 
@@ -274,6 +276,28 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.LogCapture
 
     with_server(tmp_path, test, server__drain_time="100 ms")
     assert "1 connections not done within server.drain_time" in caplog.text
+
+
+def test_the_log_is_closed_while_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: those that the log waits for wait for a completion on the loop."""
+    answered: list[bool] = []
+
+    async def test(running: Running) -> None:
+        loop, close = asyncio.get_running_loop(), running.server.engine.close
+
+        def close_with_a_question() -> None:
+            answer = threading.Event()
+            loop.call_soon_threadsafe(answer.set)
+            answered.append(answer.wait(HANG_S))
+            close()
+
+        monkeypatch.setattr(running.server.engine, "close", close_with_a_question)
+        await running.server.stop()
+
+    with_server(tmp_path, test)
+    assert answered == [True]
 
 
 def test_what_is_queued_goes_out_before_the_end(tmp_path: Path) -> None:

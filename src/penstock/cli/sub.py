@@ -1,6 +1,7 @@
 """`penstock sub TOPIC`: print messages as they come, until Ctrl-C, -n messages, or --idle.
 
-BlipMQ: what is published from now on, each acknowledged after it was written. RustLog: one partition,
+BlipMQ: what is published from now on, each acknowledged after it was written; the protocol itself makes a
+topic that is not there, so the HTTP API is asked for the topic first. RustLog: one partition,
 from the end, from a place, or from where a group is; with --group the group moves on behind what was
 written. Both go on after a lost connection and say so on stderr. HTTP: all partitions of any number of
 topics, with all that a record has. What is there already: `penstock cat`.
@@ -27,6 +28,7 @@ from penstock.cli.output import (
 from penstock.cli.places import PLACES_HELP, Place, parse_place
 from penstock.cli.pub import Qos
 from penstock.cli.target import Target, with_target
+from penstock.errors import PenstockError
 from penstock.server.protocols import PROTOCOLS, row_of
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
@@ -46,6 +48,22 @@ else:
 DEFAULT_SOURCE: Final = Source(PROTOCOLS[0].name)
 
 
+class TopicNotAsked(PenstockError):
+    """A SUBSCRIBE would make the topic if it is not there, and nobody can tell whether it is."""
+
+    def __init__(self, topic: str, server: str, reason: str) -> None:
+        super().__init__(topic, server, reason)
+        self.topic = topic
+        self.server = server
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"whether {self.server} has a topic {self.topic!r} cannot be asked: {self.reason};"
+            " --create asks nobody, and makes it if it is not there"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a subscriber asked for; a protocol refuses what it does not have."""
@@ -59,6 +77,7 @@ class Wanted:
     idle_s: float | None
     as_json: bool
     template: str | None
+    create: bool
 
 
 Follow = Callable[[Target, Wanted], Coroutine[Any, Any, None]]
@@ -89,6 +108,9 @@ def subscribe(
         str | None,
         typer.Option("--from", metavar="PLACE", help=f"RustLog, HTTP: {PLACES_HELP}"),
     ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="BlipMQ: make the topic if it is not there.")
+    ] = False,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
     ] = None,
@@ -104,6 +126,8 @@ def subscribe(
     """Print messages as they come."""
     import uvloop
 
+    if create and protocol != DEFAULT_SOURCE:
+        raise typer.BadParameter(f"--create needs --protocol {DEFAULT_SOURCE}")
     if protocol == HTTP:
         if group is not None:
             raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
@@ -116,7 +140,7 @@ def subscribe(
     (topic,) = topics
     follow: Follow = resolve_name(row_of(protocol).subscriber)
     work = follow(
-        target, Wanted(topic, qos, partition, group, start, count, idle, as_json, template)
+        target, Wanted(topic, qos, partition, group, start, count, idle, as_json, template, create)
     )
     try:
         uvloop.run(_with_advice(work, topic))
@@ -169,7 +193,7 @@ def follow_blipmq(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
         raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
     if wanted.start is not None or wanted.partition is not None:
         raise typer.BadParameter("--from and --partition need --protocol rustlog or http")
-    return _blipmq(target, wanted.topic, wanted.qos, wanted.count, wanted.idle_s, write_as)
+    return _blipmq(target, wanted, write_as)
 
 
 def follow_rustlog(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
@@ -193,27 +217,44 @@ def follow_rustlog(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
     )
 
 
-async def _blipmq(
-    target: Target,
-    topic: str,
-    qos: int,
-    count: int | None,
-    idle_s: float | None,
-    write_as: Formatter,
-) -> None:
+async def _blipmq(target: Target, wanted: Wanted, write_as: Formatter) -> None:
+    import asyncio
+
     from penstock.client.blipmq import BlipMQClient
 
     settings = target.settings(attempts=None)
     output = standard_output()
+    topic, qos = wanted.topic, wanted.qos
+    # Connected first: whoever may not log in, or reaches nobody, hears of that.
     async with BlipMQClient(target.server, key=target.key, settings=settings) as client:
+        if not wanted.create:
+            await asyncio.to_thread(_require_topic, target, topic)
         subscription = await client.subscribe(topic, qos, auto_ack=False)
         typer.echo(f"subscribed to {topic} with QoS {qos}; Ctrl-C ends", err=True)
-        batches = subscription.batches(limit=count)
-        while (batch := await _next(batches, idle_s)) is not None:
+        batches = subscription.batches(limit=wanted.count)
+        while (batch := await _next(batches, wanted.idle_s)) is not None:
             output.write(b"".join(write_as(Record(topic, value)) for value in batch.values))
             output.flush()
             subscription.ack(batch)
         await batches.aclose()
+
+
+def _require_topic(target: Target, topic: str) -> None:
+    """Raises ApiNotFound with the nearest name, or TopicNotAsked where nobody can tell."""
+    from penstock.cli.http import ApiNotAuthorized, ApiNotFound, CannotConnect, NotOurServer
+    from penstock.cli.topic import find_topic
+
+    if not target.same_server:
+        raise TopicNotAsked(topic, target.server, "--http is not given")
+    try:
+        find_topic(target.api(), topic)
+    except ApiNotFound as error:
+        error.add_note(f"so says {target.http}; --create makes it")
+        raise
+    except ApiNotAuthorized:
+        return  # whoever may not look at a topic may not subscribe either: the server says so
+    except (CannotConnect, NotOurServer) as error:
+        raise TopicNotAsked(topic, target.server, str(error)) from None
 
 
 async def _rustlog(

@@ -69,6 +69,8 @@ class Target:
     timeout_s: float
     # Whether the key came by --key: then it is an error if the protocol has no use for it.
     key_flag: bool = False
+    # Whether `http` is that of `server`: it was named, or neither was.
+    same_server: bool = True
 
     def __repr__(self) -> str:
         return f"Target({self.server}, {self.http})"
@@ -122,6 +124,9 @@ def resolve(
         order = (stored, given) if named else (given, stored)
         return str(flags.get(name) or order[0] or order[1] or default)
 
+    def named_any(name: str, variable: str) -> bool:
+        return bool(flags.get(name) or environment.get(variable) or getattr(context, name))
+
     return Target(
         server=pick("server", SERVER_VARIABLE, DEFAULT_SERVER),
         http=pick("http", HTTP_VARIABLE, DEFAULT_HTTP),
@@ -130,6 +135,7 @@ def resolve(
         ca=flags.get("ca") or context.ca,
         timeout_s=flags.get("timeout") or DEFAULT_TIMEOUT_S,
         key_flag=flags.get("key") is not None,
+        same_server=named_any("http", HTTP_VARIABLE) or not named_any("server", SERVER_VARIABLE),
     )
 
 

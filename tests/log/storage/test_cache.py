@@ -1,5 +1,10 @@
 """The recent-batch cache: bounded over all partitions, oldest first, no gaps."""
 
+import threading
+from collections import deque
+
+from kit.limits import HANG_S
+
 from penstock.log.batch.format import encode_values
 from penstock.log.batch.view import BatchView, view_appended
 from penstock.log.storage.cache import BatchCache, RecentBatches
@@ -69,3 +74,25 @@ def test_a_dropped_partition_gives_its_bytes_back() -> None:
     fill(cache, one, range(5, 6))
     assert bases(cache.read(one, 50, 60, 1 << 20)) == [50]
     assert cache.used_bytes == 4 * SIZE
+
+
+def test_another_thread_cannot_evict_between_two_looks() -> None:
+    """P7: `reaches` looks whether there is a batch, and then at the first one."""
+    cache, tail = BatchCache(10 * SIZE), RecentBatches()
+    fill(cache, tail, range(1))
+
+    def evict() -> None:
+        if cache._lock.acquire(blocking=False):
+            tail.bases.popleft()
+            cache._lock.release()
+
+    class Looked(deque[int]):
+        def __len__(self) -> int:
+            length = super().__len__()
+            other = threading.Thread(target=evict)
+            other.start()
+            other.join(HANG_S)
+            return length
+
+    tail.bases = Looked(tail.bases)
+    assert cache.reaches(tail, 0)
