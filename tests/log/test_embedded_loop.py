@@ -70,9 +70,9 @@ def test_appends_do_not_wait_for_the_cleaner(tmp_path: Path, kind: CallKind, cle
         partition = engine.catalogue.partition("a", 0)
         with files.pause(kind) as pause:
             if cleaning == "compaction":
-                cleaned = asyncio.to_thread(compact, partition, 0)
+                cleaned = asyncio.to_thread(lambda: compact(partition, 0)[0])
             else:
-                cleaned = asyncio.to_thread(merge_small_batches, partition)
+                cleaned = asyncio.to_thread(lambda: merge_small_batches(partition))
             task = asyncio.create_task(cleaned)
             await asyncio.to_thread(pause.wait_until_reached)
             token = engine.append("a", 0, build([Row(b"meanwhile", 5, b"other")]))
