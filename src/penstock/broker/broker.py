@@ -26,11 +26,11 @@ from penstock.broker.records import Records, Turns
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
 from penstock.log.settings import TopicSettings, check_partitions
 
-# Offsets committed for partitions that do not exist: RustLog's binary dialect takes them. In memory
-# only, and forgotten all together when somebody commits for the sake of it.
+# Offsets committed for partitions that do not exist: RustLog's binary dialect accepts them. In memory
+# only; all are dropped when a client exceeds this number.
 MAX_LOOSE_OFFSETS = 10_000
 
-# Who makes topics over a protocol that has no login.
+# The name in the log of a creator without a login.
 WITHOUT_LOGIN: Final = "a client without a login"
 MADE: Final = "topic %r was made, %d partition(s), by %s"
 
@@ -82,12 +82,12 @@ class Broker:
         schedule(TICK_S, self._tick)
 
     def close(self) -> None:
-        """Writes down acknowledgements that are still on their way; the engine is closed after."""
+        """Writes pending acknowledgements; the engine is closed afterwards."""
         self._closed = True
         self.subscriptions.close()
         self.backlog.flush()
 
-    # --- who -------------------------------------------------------------------------------------
+    # --- principals ------------------------------------------------------------------------------
 
     def login(
         self,
@@ -100,7 +100,7 @@ class Broker:
         self.access.login(key, done, wanted=wanted, address=address)
 
     def has_rights(self, principal: Principal) -> bool:
-        """False for who may use no topic at all."""
+        """False for a principal that may use no topic at all."""
         return self.access.has_rights(principal)
 
     def still_valid(self, principal: Principal) -> bool:
@@ -146,7 +146,7 @@ class Broker:
     def _check_room(
         self, *, topics: int = 0, partitions: int = 0, groups: int = 0, subscriptions: int = 0
     ) -> None:
-        """Raises LIMIT_REACHED when there may not be so many more."""
+        """Raises LIMIT_REACHED if this many more would exceed the limit."""
         sizes, options = self.engine.sizes(), self.options
         for what, more, there, most in (
             ("topics", topics, sizes.topics, options.max_topics),
@@ -174,7 +174,7 @@ class Broker:
         partitions: int,
         settings: TopicSettings | None = None,
     ) -> TopicInfo:
-        """Who may write to a topic may make it: a publish does so too."""
+        """Creating a topic needs the right to write to it, as a publish that creates it does."""
         self.require(principal, Operation.CREATE_TOPIC, topic)
         check_partitions(partitions)
         if self.engine.topic(topic) is None:
@@ -198,7 +198,7 @@ class Broker:
         return self.engine.change_topic(topic, changes, partitions)
 
     def purge_topic(self, principal: Principal, topic: str) -> ReadToken[int]:
-        """Removes every record that readers can see; gives how many bytes that gave back."""
+        """Removes every record that readers can see; returns the number of bytes freed."""
         self.require(principal, Operation.PURGE_TOPIC, topic)
         return self.engine.purge_topic(topic)
 
@@ -267,7 +267,7 @@ class Broker:
         return self.engine.read(topic, partition, offset, max_bytes)
 
     def subscribe(self, principal: Principal, topic: str, qos: int, user: object) -> Subscription:
-        """Makes the topic for who may publish to it; reading alone never makes one."""
+        """Creates the topic if the principal may publish to it; a reader never creates one."""
         self.require(principal, Operation.SUBSCRIBE, topic)
         if self.engine.topic(topic) is None:
             if not self.access.permits(principal, Operation.CREATE_TOPIC, topic):
@@ -284,7 +284,7 @@ class Broker:
     ) -> Subscription | None:
         """For a poll or an acknowledgement; None when there is none that the principal may use.
 
-        To who may not read the topic, a subscription is as if it did not exist: ids are easy to guess.
+        Without the right to read the topic, a subscription seems not to exist: ids are easy to guess.
         """
         subscription = self.subscriptions.get(subscription_id)
         if subscription is None:
@@ -302,8 +302,8 @@ class Broker:
         max_bytes: int,
         done: Callable[[Delivery], None],
     ) -> int:
-        """Takes up to `most` messages and reads them; gives how many. `done` may be called at once, and
-        is not called when there are none."""
+        """Takes up to `most` messages and reads them; returns how many. `done` may be called before this
+        returns, and is not called if there are none."""
         runs = subscription.take(most, max_bytes, self.clock_us())
         self.dead_letters.bury(subscription)
         self.backlog.changed_if_settled(subscription)
@@ -314,7 +314,7 @@ class Broker:
     def acknowledge(
         self, subscription: Subscription, first_tag: int, end_tag: int
     ) -> list[tuple[int, int]]:
-        """Settles [first_tag, end_tag); gives the ranges of it that are unknown or settled before."""
+        """Settles [first_tag, end_tag); returns the ranges of it that are unknown or already settled."""
         unknown = subscription.acknowledge(first_tag, end_tag)
         self.backlog.changed_if_settled(subscription)
         return unknown
@@ -324,7 +324,7 @@ class Broker:
         self.subscriptions.leave(user)
 
     def in_flight_to(self, user: object) -> bool:
-        """Whether messages are out to this user, and not due again."""
+        """Whether deliveries to this user are in flight and not due again."""
         return self.subscriptions.in_flight_to(user)
 
     def collect(self, topic: str, runs: list[Run], done: Callable[[Delivery], None]) -> None:
@@ -349,7 +349,7 @@ class Broker:
     def reset_offset(
         self, principal: Principal, group: str, topic: str, partition: int, offset: int
     ) -> Pending[object]:
-        """Puts somebody else's group elsewhere. The partition must exist."""
+        """Sets the committed offset of any group (admin). The partition must exist."""
         self.require(principal, Operation.RESET_GROUP, topic)
         return self._move_offset(group, topic, partition, offset)
 
@@ -379,11 +379,12 @@ class Broker:
     def _tick(self) -> None:
         if self._closed:
             return
-        self._schedule(TICK_S, self._tick)  # first: whatever happens below, time goes on
+        # First, so that the timer continues whatever fails below.
+        self._schedule(TICK_S, self._tick)
         self._look()
 
     def _look(self) -> None:
-        """At subscriptions that something has happened to, some at a time."""
+        """Handles subscriptions with a new event, a limited number at a time."""
         if self._closed:
             return
         for subscription in self.subscriptions.tick(LOOKED_AT_ONCE):
@@ -392,13 +393,13 @@ class Broker:
             self._schedule(0, self._look)
 
     def aside(self, make: Callable[[], T]) -> ReadToken[T]:
-        """Has something made in a thread that would take too long on the event loop."""
+        """Runs a function in a thread that would take too long on the event loop."""
         token: ReadToken[T] = ReadToken()
 
         def work() -> None:
             try:
                 value, error = make(), None
-            except Exception as failure:  # whoever waits for the token has to hear of it
+            except Exception as failure:  # the token must complete for its callbacks
                 value, error = None, failure
             self.engine.post(lambda: token.settle(value, error))
 
@@ -406,5 +407,5 @@ class Broker:
         return token
 
     def later(self, delay_s: float, work: Callable[[], None]) -> None:
-        """Calls back on the event loop; with 0 after what is going on right now."""
+        """Calls back on the event loop after a delay; 0 means after the current callback."""
         self._schedule(delay_s, work)

@@ -1,1 +1,1 @@
-"""Conversations: one module per protocol. Bytes in, broker calls, bytes out. No sockets."""
+"""Sessions, one package per protocol. Bytes in, broker calls, bytes out. No sockets."""

@@ -1,8 +1,8 @@
-"""What every conversation shares: frames found in what arrives, requests carried out in order, answers
-in order, a budget for what is not durable, and the life of the conversation as a table.
+"""What every session shares: it finds the frames in the input, carries out requests in order, sends answers
+in order, limits the bytes that are not durable, and keeps the states of a session as a table.
 
-A protocol's session says how its bytes split and what each request does. It knows no sockets: the server
-gives it a Stream (stream.py). Nothing here knows a protocol.
+The session of a protocol defines how its bytes split and what each request does. It knows no sockets: the
+server gives it a Stream (stream.py). Nothing here knows a protocol.
 """
 
 from collections import deque
@@ -16,13 +16,13 @@ from penstock.sessions.stream import FrameSize, SessionLimits, Stream
 from penstock.wire.errors import PeerError
 
 Request = TypeVar("Request")
-# What a callback is told: a token or a change.
+# What a callback gets: a token or a pending change.
 Done = TypeVar("Done")
 
-# --- the life of a conversation -------------------------------------------------------------------
+# --- the states of a session ----------------------------------------------------------------------
 
-# States. Waiting: the first request that is left has to wait. Ending: nothing more comes in, what is
-# there is carried out and answered.
+# States. Waiting: the next request has to wait. Ending: the input is closed, and the requests that are
+# buffered are still carried out and answered.
 READING: Final = 0
 WAITING: Final = 1
 ENDING: Final = 2
@@ -46,9 +46,9 @@ _NEXT: Final[tuple[tuple[int, int, int, int], ...]] = (
 
 
 class Inbox:
-    """What was received and not yet carried out: `buffer` from `position` on, and what came later.
+    """Bytes that were received and not yet carried out: `buffer` from `position` on, and later reads.
 
-    A large frame arrives in many reads: they are kept apart and joined once, when it is complete.
+    A large frame arrives in many reads: they are kept apart and joined once, when the frame is complete.
     """
 
     def __init__(self, frame_size: FrameSize) -> None:
@@ -67,9 +67,9 @@ class Inbox:
         self._later_bytes += len(data)
 
     def load(self) -> bool:
-        """Joins what came later to the rest of `buffer`, in which no frame is complete any more.
+        """Joins the later reads to the rest of `buffer`, which holds no complete frame any more.
 
-        False while the frame that it begins still is not.
+        Returns False while the frame that begins there is still incomplete.
         """
         if self.buffer:
             rest = self.buffer[self.position :]
@@ -77,7 +77,7 @@ class Inbox:
             if rest:
                 self._later.insert(0, rest)
                 self._later_bytes += len(rest)
-                # One byte more at least: of these alone no frame could be made.
+                # At least one byte more: the bytes that are there hold no complete frame.
                 self._needed = max(self._frame_size(rest, 0, len(rest)), len(rest) + 1)
             self.buffer = b""
             self.position = 0
@@ -90,7 +90,7 @@ class Inbox:
 
 
 class PendingBytes:
-    """Stops reading from a peer while too much of what it sent is not durable, or not answered."""
+    """Stops reading from a peer while too many bytes that it sent are not durable or not answered."""
 
     def __init__(self, stream: Stream, limit: int) -> None:
         self._stream = stream
@@ -110,14 +110,14 @@ class PendingBytes:
 
     def done(self, size: int) -> None:
         self._pending -= size
-        # Half the limit: reading on at once would stop again at once.
+        # Reading resumes at half the limit: directly below it, it would stop again with the next read.
         if self._paused and self._pending <= self._limit // 2:
             self._paused = False
             self._stream.resume("pending")
 
 
 class Slot:
-    """The place of one answer in the order of answers. `size` is what it counts as pending."""
+    """The place of one answer in the order of answers. `size`: bytes that it adds to the pending."""
 
     __slots__ = ("reply", "size")
 
@@ -128,7 +128,7 @@ class Slot:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BaseSession(Generic[Request]):
-    """One conversation. A protocol says what `split`, `perform` and the rest below them do."""
+    """One session. A protocol implements `split`, `perform` and the other methods of that section."""
 
     protocol: str = ""
 
@@ -147,9 +147,9 @@ class BaseSession(Generic[Request]):
         self.state = READING
         self._requests: list[Request] = []
         self._next = 0
-        # Why the bytes cannot be followed any more.
+        # The error that makes the rest of the input unreadable.
         self._broken: PeerError | None = None
-        # Answers behind one that is not known yet, and answers of this turn that can go out.
+        # Answers that wait for one before them, and answers of this loop turn that can be sent.
         self._slots: deque[Slot] = deque()
         self._out: list[bytes] = []
         # Guards against entering `work` from a callback that is called at once.
@@ -163,23 +163,23 @@ class BaseSession(Generic[Request]):
         raise NotImplementedError
 
     def perform(self, request: Request) -> bool:
-        """Carries a request out; False when it has to wait. Then it is asked again after `go_on`, which
-        may come for any reason: it looks again whether it still has to wait."""
+        """Carries out a request. False if the request has to wait: the session calls again after `go_on`,
+        which may be called for any reason, so `perform` checks again whether the request has to wait."""
         raise NotImplementedError
 
     def gathered(self) -> bool:
-        """Everything there is was carried out: hands on what was put together meanwhile.
+        """Called when all complete requests are carried out: appends the batches that they filled.
 
-        True when there was something, and who waited for it may go on by now.
+        Returns True if there was such a batch, since a request that waited for it may be ready now.
         """
         return False
 
     def last_words(self, error: PeerError) -> bytes:
-        """What a peer is told whose bytes cannot be followed; empty for nothing."""
+        """The answer to a peer whose bytes break the protocol; empty for none."""
         return b""
 
     def has_open_work(self) -> bool:
-        """Whether something is under way that may still have an answer, beside the slots."""
+        """Whether an operation that has no slot is still running and may send an answer."""
         return False
 
     def left(self) -> None:
@@ -207,15 +207,15 @@ class BaseSession(Generic[Request]):
         self.left()
 
     def drain(self) -> None:
-        """The broker refuses durable work by itself while it stops; everything else goes on."""
+        """The server stops. The broker refuses durable work then; other requests are carried out."""
         self.work()
 
     def busy(self) -> bool:
-        """Whether a close would cut something off."""
+        """Whether a close would lose a request or an answer."""
         return self.state != OVER and (self.waiting or bool(self._slots) or self.has_open_work())
 
     def held_bytes(self) -> int:
-        """What was received and is not carried out; the server has a limit for all together."""
+        """Bytes received and not carried out; the server has a limit for the sum over all sessions."""
         waiting = self.inbox.position if self._next < len(self._requests) else 0
         return len(self.inbox) + waiting
 
@@ -229,12 +229,12 @@ class BaseSession(Generic[Request]):
         self.state = _NEXT[self.state][event]
 
     def go_on(self) -> None:
-        """Something was answered or done: who waits looks whether it still has to."""
+        """An answer or a change completed: the request that waits is tried again."""
         self._on(GO_ON)
         self.work()
 
     def work(self) -> None:
-        """Carries out what is there, until something has to be waited for."""
+        """Carries out the buffered requests, until one has to wait."""
         if self._working:
             return
         self._working = True
@@ -252,7 +252,7 @@ class BaseSession(Generic[Request]):
         while self.state in (READING, ENDING) and not self.stream.congested:
             if self._next < len(self._requests):
                 if self._slots:
-                    self.send()  # what is answered already keeps nobody waiting
+                    self.send()  # answers that are complete are sent before the session waits
                 if self.perform(self._requests[self._next]):
                     self._next += 1
                 else:
@@ -289,7 +289,7 @@ class BaseSession(Generic[Request]):
                 self.stream.resume("answer")
 
     def _close_when_done(self) -> None:
-        """Nothing more comes in, and everything that did is answered."""
+        """Ends the session once the input is closed and every request is answered."""
         if self.state == ENDING and not self._paused and not self.busy():
             if self._broken is not None:
                 words = self.last_words(self._broken)
@@ -298,7 +298,7 @@ class BaseSession(Generic[Request]):
             self.close()
 
     def close(self) -> None:
-        """Ends the conversation; what was answered still goes out."""
+        """Ends the session; complete answers are still sent."""
         self.send()
         self._on(CLOSE)
         self.stream.close()
@@ -306,15 +306,15 @@ class BaseSession(Generic[Request]):
     # --- answers ----------------------------------------------------------------------------------
 
     def answer(self, reply: bytes) -> None:
-        """In the order of the requests: behind answers that are not known yet."""
+        """Sends an answer, in the order of the requests: after those that are not complete yet."""
         if self._slots:
             self.hold(len(reply)).reply = reply
         else:
             self._out.append(reply)
 
     def hold(self, size: int) -> Slot:
-        """The place of an answer that comes later, with `settle`. `size` bytes count as pending until it
-        goes out: of what was published, or of what is kept here for the peer."""
+        """Reserves the place of an answer that `settle` gives later. `size` bytes count as pending until it
+        is sent: bytes that were published, or bytes kept in memory for the peer."""
         slot = Slot(size)
         self._slots.append(slot)
         self.pending.add(size)
@@ -325,18 +325,18 @@ class BaseSession(Generic[Request]):
         self.go_on()
 
     def guarded(self, callback: Callable[[Done], None]) -> Callable[[Done], None]:
-        """A callback of this conversation. One that raises ends it: its peer would wait for ever."""
+        """Wraps a callback. An exception in it ends the session: its peer would wait forever."""
 
         def call(done: Done) -> None:
             try:
                 callback(done)
-            except Exception:  # a defect of ours: this connection ends, the others go on
+            except Exception:  # a bug of the server: this connection ends, the others continue
                 self.stream.fail()
 
         return call
 
     def answers_are_open(self) -> bool:
-        """Whether an answer before this one is not known yet."""
+        """Whether an answer before this one is not complete yet."""
         return bool(self._slots)
 
     def send(self) -> None:

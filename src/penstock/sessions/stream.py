@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-# How many bytes the frame has that begins at `start` of the buffer; 0 while that cannot be told. For
-# frames behind a length this is penstock.wire.primitives.frame_size.
+# Returns the size of the frame that begins at `start` of the buffer, or 0 while too few bytes are there.
+# For frames with a length prefix this is penstock.wire.primitives.frame_size.
 FrameSize = Callable[[bytes, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Of one stream. `pending_bytes` is what may be published and not yet durable."""
+    """Limits of one stream. `pending_bytes`: bytes that may be published and not yet durable."""
 
     prelogin_frame_bytes: int = 64 * 1024
     failed_logins: int = 10
@@ -19,7 +19,7 @@ class SessionLimits:
 
 
 class Stream(Protocol):
-    """The server's side of a conversation, as a session sees it."""
+    """The connection, as a session sees it."""
 
     @property
     def peer(self) -> str:
@@ -28,7 +28,7 @@ class Stream(Protocol):
 
     @property
     def congested(self) -> bool:
-        """The peer does not read what it was sent; `Session.writable` tells when it does again."""
+        """True while the peer does not read what was sent; then `Session.writable` is called."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -36,30 +36,30 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes after what is queued has gone out."""
+        """Closes after the queued bytes are sent."""
         ...
 
     def fail(self) -> None:
-        """Inside an exception that is a defect of ours: logs it and ends the connection at once."""
+        """Called while an unexpected exception is handled: logs it and ends the connection at once."""
         ...
 
     def pause(self, reason: str) -> None:
-        """Stops reading until every reason given is taken back."""
+        """Stops reading until every reason is withdrawn."""
         ...
 
     def resume(self, reason: str) -> None: ...
 
     def login_failed(self) -> int:
-        """Counts; gives how many logins have failed on this connection."""
+        """Counts a failed login; returns how many have failed on this connection."""
         ...
 
     def logged_in(self) -> None:
-        """Ends the time that a peer has to log in."""
+        """The peer is logged in: the login time limit no longer applies."""
         ...
 
 
 class Session(Protocol):
-    """A conversation, as the server sees it. Everything is called on the event loop."""
+    """A session, as the server sees it. Everything is called on the event loop."""
 
     protocol: str
 

@@ -5,7 +5,7 @@
         RustLogProtocolError   (penstock.wire.rustlog.frames)
 
 A decoder raises its protocol's child of PeerError and nothing else. A wrong call of an encoder (a
-topic too long, a message that no frame can hold) is our own fault and is a ValueError.
+topic too long, a message that no frame can hold) is a bug of the caller and a ValueError.
 Not compiled: an exception must be catchable and picklable like any other Python class.
 """
 

@@ -54,10 +54,10 @@ def write_u64(writer: BytesWriter, value: int) -> None:
 
 
 def frame_size(buffer: bytes, start: i64, end: i64) -> i64:
-    """Bytes of the frame that begins at `start`, prefix included; 0 while its length is not in yet.
+    """Bytes of the frame that begins at `start`, prefix included; 0 while its length is incomplete.
 
     For a reader that wants to make room for one large frame at once instead of joining it piece by
-    piece. The splitters have refused a length above the cap before this is asked.
+    piece. The splitters refuse a length above the cap before this is called.
     """
     if end - start < LENGTH_BYTES:
         return 0

@@ -1,12 +1,12 @@
 """Who may do what: API keys, the principals behind them, roles and topic rules.
 
     access = Access(engine.metadata, config.keys, development_key=False, anonymous=Principal(...))
-    access.login(key, done)                  # done(principal or None), at once or after a slow hash
+    access.login(key, done)                  # calls done(principal or None), now or after a slow hash
     access.permits(principal, Operation.PUBLISH, "orders.new")
     access.still_valid(principal)            # False once the key was revoked
 
 Keys come from the configuration and from the metadata. Only salted hashes of them are kept, see
-keys.py. Does not count failed logins and does not close connections: sessions and server do.
+keys.py. Does not count failed logins and does not close connections: sessions and the server do that.
 
 `login`, `allowed` and `still_valid` belong to the event loop; the calls that change or list keys wait for
 the disk and belong in a thread; both may run at the same time.
@@ -43,13 +43,13 @@ ALL_TOPICS: Final = ("*",)
 # The well-known key of a server that only its own machine can reach.
 DEVELOPMENT_KEY: Final = "dev-key"
 
-# A name stands in lists and log lines; a person must be able to type it.
+# A name appears in lists and log lines; a person must be able to type it.
 MAX_NAME_CHARS: Final = 100
-# Every rule is tried for every new topic; more of them are better said as one pattern.
+# Every rule is matched against every new topic; more rules are better written as one pattern.
 MAX_RULES: Final = 100
-# Answers of `allowed` that are kept: at up to 0.5 KiB each this is 8 MiB.
+# Size of the cache of `allowed`: at up to 0.5 KiB an entry this is 8 MiB.
 MAX_CACHED_ANSWERS: Final = 16_384
-# Wrong keys that need not go through the slow hash again (a client that tries for ever): 100 bytes each.
+# Wrong keys that are refused without the slow hash (a client that retries forever): 100 bytes each.
 MAX_KNOWN_WRONG: Final = 4_096
 
 # Where a principal is looked for.
@@ -71,7 +71,7 @@ class KeyInfo:
 
 
 class ConfiguredKey(Protocol):
-    """A [[keys]] table: exactly one of `secret` and `hash` is there."""
+    """A [[keys]] table: exactly one of `secret` and `hash` is set."""
 
     @property
     def name(self) -> str: ...
@@ -119,7 +119,7 @@ class Access:
         random_bytes: keys.RandomBytes = os.urandom,
     ) -> None:
         self.anonymous = anonymous
-        # By protocol: who its connections act as before they log in, if not as `anonymous`.
+        # By protocol: the principal of its connections before they log in, if not `anonymous`.
         self._act_as: dict[str, Principal] = {}
         self.development_key = development_key
         # What may be shown of them; their secrets are not kept.
@@ -149,8 +149,8 @@ class Access:
         self._load_stored()
 
     def reconfigure(self, configured: Sequence[ConfiguredKey]) -> None:
-        """Other keys of the configuration from now on. Who came with one that is gone, or has other rights
-        now, is out at once. Raises BrokerError for a hash that is none; then nothing is changed."""
+        """Replaces the keys of the configuration. Principals whose key is gone or has other rights now
+        become invalid at once. Raises BrokerError for an invalid hash; then nothing is changed."""
         with self._changing:
             self._reconfigure(configured)
 
@@ -185,14 +185,14 @@ class Access:
         wanted: Callable[[], bool] = lambda: True,
         address: str = "",
     ) -> None:
-        """Have `done` called with whose key it is, or None when it is nobody's or was revoked, without
-        blocking.
+        """Calls `done` with the principal of the key, or with None if the key is unknown or revoked.
+        Does not block.
 
-        Nearly always that is before this call returns. Only a key that has to go through the slow
-        hash is answered later, by `post`. One thread does all of them: two would only take the
-        processor from the event loop, and twice the memory. Addresses take turns, see
-        slow_logins.py. `wanted` is asked in that thread before the work; a login that nobody waits for
-        any more is left out, without an answer.
+        `done` is nearly always called before this call returns. Only a key that needs the slow hash is
+        answered later, through `post`. One thread computes all slow hashes: a second one would take
+        the processor from the event loop, and twice the memory. Addresses take turns, see
+        slow_logins.py. That thread calls `wanted` before each hash; a login that is no longer wanted
+        is dropped without an answer.
         """
         condensed = keys.condense(key)
         found = self._find(condensed)
@@ -205,17 +205,17 @@ class Access:
         self._worker.submit(self._login_slowly)
 
     def still_valid(self, principal: Principal) -> bool:
-        """False once the key of this principal was revoked. One look-up."""
+        """False once the key of this principal was revoked. Costs one dictionary look-up."""
         if principal.key_id is None:
             return principal.mark not in self._withdrawn
         return principal.key_id in self._stored
 
     def act_as(self, protocol: str, principal: Principal) -> None:
-        """Have the connections of a protocol without a login act as this principal."""
+        """Sets the principal of the connections of a protocol without a login."""
         self._act_as[protocol] = principal
 
     def without_login(self, protocol: str) -> Principal:
-        """Who a connection of this protocol acts as while it has not logged in."""
+        """The principal of a connection of this protocol that has not logged in."""
         return self._act_as.get(protocol, self.anonymous)
 
     def named(self, name: str) -> Principal | None:
@@ -229,7 +229,7 @@ class Access:
     def _find(self, condensed: bytes) -> Principal | None:
         found = None
         for candidates in (self._fixed, self._stored.values(), self._verified.values()):
-            # All are compared, also behind a match: the time tells nothing about which one it was.
+            # All keys are compared, also after a match, so that the time does not reveal which one matched.
             for candidate in candidates:
                 digest = keys.salted_digest(condensed, candidate.salt)
                 if keys.same(digest, candidate.digest):
@@ -247,23 +247,23 @@ class Access:
                 if keys.matches_slow_hash(key, text):
                     found = principal
         except keys.SlowHashFailed as error:
-            # Not remembered as wrong: nobody knows whether it is.
+            # Not remembered as wrong: the hash could not be computed.
             _logger.error("a login was refused: %s", error)
             return None
         with self._changing:
             if slow is not self._slow:
                 return (
-                    None  # the configuration has other keys since: this one has to be tried again
+                    None  # the configuration was replaced meanwhile: this key has to be tried again
                 )
             if found is None:
                 self._remember_wrong(condensed)
             else:
-                # From now on the fast hash knows it, in memory only.
+                # From now on the fast hash recognises the key, in memory only.
                 self._verified = {**self._verified, found.name: self._candidate(found, condensed)}
         return found
 
     def _login_slowly(self) -> None:
-        """Called once for each that waits, so there always is one."""
+        """Called once for each login in the queue, so the queue is never empty here."""
         login = self._slow_logins.take()
         if login is None or not login.wanted():
             return
@@ -283,7 +283,7 @@ class Access:
         self._known_wrong.add(self._wrong_digest(condensed))
 
     def _wrong_digest(self, condensed: bytes) -> bytes:
-        # Salted by this process: a place in the set tells nothing about other keys.
+        # Salted per process: an entry of the set reveals nothing about other keys.
         return keys.salted_digest(condensed, self._wrong_salt)
 
     # ---- rights ----------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Access:
         """Whether the role allows the action and a rule fits the topic.
 
         The topic "" stands for the server as a whole (its keys, say): only principals for all
-        topics may act on that. Patterns are case-sensitive, `*` takes any text, `/` and `.` too.
+        topics may act on that. Patterns are case-sensitive; `*` matches any text, including `/` and `.`.
         """
         if not role_gives(principal.role, action, topic):
             return False
@@ -382,7 +382,7 @@ class Access:
         """
         table = self._require_table()
         with self._changing:
-            # First in memory: should the disk fail, the key is out of use at least until restart.
+            # First in memory: if the disk fails, the key is unusable at least until a restart.
             found = [i for i, kept in self._stored.items() if kept.principal.name == name]
             if not found and any(key.name == name for key in self._configured):
                 raise BrokerError(
@@ -400,8 +400,8 @@ class Access:
         _logger.info("API key %r revoked", name)
 
     def _last_admin(self, leaving: Sequence[int]) -> bool:
-        """Whether nobody could manage keys any more without these. The development key does not
-        count: it ends at the next start."""
+        """Whether no key that may manage keys would be left without these. The development key does
+        not count: it is gone after the next start."""
 
         def manages(role: str, topics: tuple[str, ...]) -> bool:
             return self.permits(Principal("", role, topics), Operation.CREATE_KEY)

@@ -17,14 +17,14 @@ from penstock.log.records import ABSENT, Edit, Kept, Metadata, Space
 
 # Every login is compared with every key: 1,000 of them take about 1 ms of the event loop.
 MAX_ACTIVE_KEYS: Final = 1_000
-# Revoked keys stay in the list for whoever asks what happened; the oldest go.
+# Revoked keys stay in the list for later questions; the oldest are removed.
 MAX_REVOKED_KEYS: Final = 1_000
-# A commit takes milliseconds. After this time the disk is in trouble and the caller must hear it.
+# A commit takes milliseconds. After this time the disk has a problem, and the call fails.
 CHANGE_TIMEOUT_S: Final = 30.0
 
 KEYS: Final = "keys"
 COUNTERS: Final = "counters"
-# The last id that was given to a key: none is given twice, a session of a revoked key stays revoked.
+# The last id that a key got. Ids are never reused, so that a session of a revoked key stays revoked.
 LAST_KEY_ID: Final = "key"
 
 _logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class KeyTable:
             try:
                 found.append(self._keys.decode(record))
             except msgspec.DecodeError:
-                # Nobody logs in with it; all others still can.
+                # This key cannot be used for a login; all others can.
                 _logger.error("API key %r has an unreadable record and is not used", record.name)
         return found
 
@@ -105,13 +105,13 @@ class KeyTable:
         return _stored(name, added[0])
 
     def _too_old(self, kept: list[Kept[KeyRecord]], name: str) -> list[Edit]:
-        """Takes the oldest revoked keys away that are over the limit."""
+        """Removes the oldest revoked keys above the limit."""
         revoked = [one for one in kept if one.value.revoked_us is not None and one.name != name]
         revoked.sort(key=lambda one: one.value.revoked_us or 0, reverse=True)
         return [self._keys.delete(one.name) for one in revoked[MAX_REVOKED_KEYS:]]
 
     def revoke(self, name: str, revoked_us: int) -> None:
-        """Raises UNKNOWN_KEY when there is no such key that still works."""
+        """Raises UNKNOWN_KEY if there is no valid key of this name."""
 
         def edits() -> list[Edit]:
             found = self._keys.get(name)
@@ -123,7 +123,7 @@ class KeyTable:
         self._change(edits)
 
     def _change(self, edits: Callable[[], list[Edit]]) -> None:
-        """Compare and set: when somebody else was faster, it looks again."""
+        """Compare-and-set, repeated while another writer wins."""
         while True:
             try:
                 self._metadata.change(edits()).result(CHANGE_TIMEOUT_S)

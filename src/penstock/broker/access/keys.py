@@ -10,7 +10,7 @@ Two kinds of hash, because there are two kinds of key:
 A key that the configuration gives in plain is hashed in memory with a salt of this process only. It
 never leaves memory, so the fast hash is right for it too.
 
-Knows no names, roles or rules, and where nothing is stored: see access.py.
+Knows no names, roles, rules or storage: see access.py.
 """
 
 import base64
@@ -25,7 +25,7 @@ from penstock.errors import PenstockError
 
 RandomBytes = Callable[[int], bytes]
 
-# Lets people and secret scanners see what it is.
+# A prefix by which people and secret scanners recognise a key.
 KEY_PREFIX: Final = "pk_"
 # 160 bits: over the 128 that nobody can search, and 32 characters of base32 without padding.
 KEY_RANDOM_BYTES: Final = 20
@@ -44,7 +44,7 @@ MAX_SLOW_KEY_BYTES: Final = 1024
 
 
 class SlowHashFailed(PenstockError):
-    """The slow hash could not be computed, for lack of memory say."""
+    """The slow hash could not be computed, for example for lack of memory."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class SlowHashFailed(PenstockError):
 
 
 def make_key(random_bytes: RandomBytes) -> str:
-    """A new key, such as pk_q2x4... with 32 characters behind the prefix."""
+    """A new key, such as pk_q2x4... with 32 characters after the prefix."""
     return KEY_PREFIX + base64.b32encode(random_bytes(KEY_RANDOM_BYTES)).decode().lower()
 
 
@@ -73,7 +73,7 @@ def salted_digest(condensed: bytes, salt: bytes) -> bytes:
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Equality in a time that does not tell how much is equal."""
+    """Equality in constant time."""
     return hmac.compare_digest(one, other)
 
 

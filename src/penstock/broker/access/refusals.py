@@ -1,6 +1,6 @@
-"""Operations that were refused for want of a right: counted, and logged in a bounded way.
+"""Operations that were refused for lack of a right: counted, and logged at a limited rate.
 
-One line for each principal and minute at most, with how many refusals it stands for. Decides nothing.
+At most one line per principal and minute, with the number of refusals since the last. Decides nothing.
 """
 
 import logging

@@ -2,11 +2,11 @@
 
     broker.require(principal, Operation.PUBLISH, "orders.new")      # raises BrokerError
 
-A door (a protocol, Flight, HTTP) has its own names for what it does. It says for each of them which
-operation of this table that is, and decides nothing by itself. tests/conformance/test_rights.py walks all
-of them with every role and compares the outcome with this table; docs/security.md shows it.
+A door (a protocol, Flight, HTTP) has its own names for what it does. It maps each of them to an
+operation of this table, and decides nothing by itself. tests/conformance/rights/ calls all of them with
+every role and compares the outcome with this table; docs/security.md shows it.
 
-The rule: allowed is what the role of a principal gives, on topics that its own patterns fit. Topics whose
+The rule: a principal may do what its role allows, on topics that match its patterns. Topics whose
 names begin with `_` are internal: nobody publishes to them, admins read them, lists hide them.
 
 Knows no keys and no logins (access.py) and no protocol.
@@ -16,8 +16,8 @@ from enum import Enum, unique
 from typing import Final, Literal
 
 Action = Literal["read", "write", "admin"]
-# none: everybody who can connect. login: everybody whom the door lets in; what such an operation shows
-# depends on the rights of who asks.
+# none: every peer that can connect. login: every peer that the door accepts; what such an operation shows
+# depends on the rights of the principal.
 Right = Literal["none", "login", "read", "write", "admin"]
 
 ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
@@ -37,14 +37,14 @@ class Scope(Enum):
     SERVER = "the server"  # admin here means: for all topics
     TOPIC = "the topic"
     GROUP = "every topic of the group"
-    ANY_TOPIC = "any topic"  # the role counts; the topics are asked for by other operations
+    ANY_TOPIC = "any topic"  # only the role counts; other operations check the topics
 
 
 @unique
 class Operation(Enum):
-    """Right, on what, the words of a refusal ("ops may not <words> 'name'").
+    """The right, its object, and the text of a refusal ("ops may not <words> 'name'").
 
-    `needs_key`: what is done belongs to somebody, so that a principal whom all strangers share may not.
+    `needs_key`: the result belongs to one principal, so the one that all unknown peers share may not.
     """
 
     LOG_IN = ("none", Scope.SERVER, "log in")
@@ -94,7 +94,7 @@ def role_gives(role: str, action: str, topic: str) -> bool:
 
 
 def refusal(who: str, operation: Operation, name: str) -> str:
-    """One line: who may not do what, on what, and what would be needed."""
+    """One line: the principal, the operation, its object, and the right that is missing."""
     if operation.scope is Scope.TOPIC and operation.right == "write" and is_internal(name):
         return (
             f"{who} may not {operation.words} {name!r}: that needs another name,"

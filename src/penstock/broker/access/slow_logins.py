@@ -1,16 +1,16 @@
 """The queue of logins that wait for the slow hash: who is next.
 
-The slow hash takes tens of milliseconds, one after the other. Whoever sends wrong keys faster than that
-must not keep others out:
+The slow hash takes tens of milliseconds, one after the other. A client that sends wrong keys faster than
+that must not keep others out:
 
 * Addresses take turns, so that one address gets no more turns by asking more often.
-* An address whose last key was wrong goes behind the others, but for every fourth turn.
-* Of one address the newest is next, and the oldest at every third turn: in order alone, all would wait
-  until nobody wants the answer; newest first alone, one that waits would never come to its turn.
+* An address whose last key was wrong comes after the others, except for every fourth turn.
+* Of one address the newest login is next, and the oldest at every third turn: strictly in order, all would
+  wait until they time out; strictly newest first, an old one would never get its turn.
 
-There is no quicker check before the hash that is kept over restarts: whatever tells most wrong keys from
-the right one quickly would tell it a thief of the file too, and the slow hash would protect that much less.
-A key that was right once is remembered in memory (access.py), so each comes here once after a start.
+No faster check is stored beside the hash: anything that separates wrong keys from the right one quickly
+would do so for a thief of the file too, and weaken the slow hash by that much. A key that was right once is
+remembered in memory (access.py), so each key comes here once after a start.
 
 Thread-safe: filled by the event loop, emptied by the thread that hashes.
 """
@@ -24,7 +24,7 @@ from penstock.broker.access.principal import Principal
 
 # Addresses with a wrong key that are remembered: 200 bytes each. With more, the oldest is forgiven.
 MAX_SUSPECTS: Final = 10_000
-# Every so many turns, those who sent a wrong key come first, and the oldest of an address.
+# Every so many turns, addresses with a wrong key come first, and the oldest login of an address.
 SUSPECT_TURN: Final = 4
 OLDEST_TURN: Final = 3
 
@@ -68,7 +68,7 @@ class LoginQueue:
             ring.setdefault(login.address, deque()).append(login)
 
     def take(self) -> SlowLogin | None:
-        """Whose turn it is; None when nobody waits."""
+        """The login whose turn it is; None if the queue is empty."""
         with self._lock:
             self._turn += 1
             rings = (self._trusted, self._suspected)
@@ -84,7 +84,7 @@ class LoginQueue:
             return login
 
     def tried(self, address: str, *, right: bool) -> None:
-        """What became of a login of this address."""
+        """Records the outcome of a login of this address."""
         with self._lock:
             if right:
                 self._suspects.pop(address, None)

@@ -1,7 +1,7 @@
-"""Answers to BlipMQ polls: what a subscription gave and the log read, as frames.
+"""Answers to BlipMQ polls: turns the records of a delivery into frames.
 
-Knows nothing of connections and decides nothing about retries; only what cannot be sent at all is
-settled here.
+Knows nothing of connections and decides nothing about retries. It settles only records that no BlipMQ
+frame can hold.
 """
 
 from librt.strings import BytesWriter
@@ -21,7 +21,7 @@ from penstock.wire.blipmq.split import PollRun
 
 
 class PollAnswers:
-    """A run of polls being answered."""
+    """A run of polls that is being answered."""
 
     __slots__ = ("_counters", "_ids", "answered", "left", "reading", "subscription")
 
@@ -31,13 +31,13 @@ class PollAnswers:
         self.subscription = subscription
         self.left = run.count
         self.answered = 0
-        # The log is being asked.
+        # A read of the log is running.
         self.reading = False
         self._ids = run.correlation_ids
         self._counters = counters
 
     def encode(self, delivery: Delivery) -> bytes:
-        """The frames of a delivery; polls whose message could not be had are free again."""
+        """The frames of a delivery; a poll whose message could not be read waits for another one."""
         writer = BytesWriter()
         for run, views in delivery:
             once = self.subscription.acknowledged_by_delivery(run)
@@ -77,7 +77,7 @@ class PollAnswers:
                     first_tag,
                 )
         except ValueError:
-            # A record of another protocol that no BlipMQ frame can hold: the others go out.
+            # A record of another protocol that no BlipMQ frame can hold: the others are sent.
             writer.truncate(before)
             rows = self._write_fitting(writer, view, first_tag, once)
         self.answered += rows

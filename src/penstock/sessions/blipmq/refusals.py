@@ -19,7 +19,7 @@ FAILED = 500
 
 
 def publish_nack(error: Exception, durable: bool) -> wire.Nack | None:
-    """The refusal of a publish; None for a QoS0 message that was only not stored."""
+    """The refusal of a publish; None for a QoS0 message, whose publisher gets no answer."""
     refusal = from_exception(error)
     if refusal.code is Code.NOT_AUTHORIZED:
         return wire.Nack(NOT_AUTHORIZED, str(refusal))
@@ -54,7 +54,7 @@ def without_large(run: PublishRun, limit: int) -> tuple[list[bytes], bytes, byte
 
 
 def _wal_reason(error: Exception) -> str:
-    """The words of the reference server for what happened."""
+    """The error text that the reference server sends in this case."""
     if isinstance(error, Overloaded):
         return "wal overload: wal channel full"
     if isinstance(error, PartitionStopped):

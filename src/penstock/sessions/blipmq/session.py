@@ -1,10 +1,10 @@
-"""A BlipMQ conversation: login, publish, subscribe, poll, acknowledge.
+"""A BlipMQ session: login, publish, subscribe, poll, acknowledge.
 
-Frames are carried out strictly in order. Where one needs the disk (a delivery that is no longer in
-memory), another thread (a slow login) or what this peer has published itself (a poll behind it), it waits,
-and so do the frames behind it. A publish has no answer: only a QoS1 publish that could not be written is
-refused, later. A PONG says that everything before it is durable or refused; it waits in its slot, and the
-publishes behind it go on. What the frames of an answer look like is in delivery.py.
+Frames are carried out strictly in order. A frame waits when it needs the disk (a delivery that is no longer
+in memory), another thread (a slow login), or a write of this peer (a poll after a publish), and the frames
+after it wait too. A publish has no answer; only a QoS1 publish that could not be written is refused, later.
+A PONG means that everything before it is durable or refused: it waits in its slot, and the publishes after
+it continue. delivery.py builds the frames of a delivery.
 """
 
 from typing import Final
@@ -35,12 +35,12 @@ from penstock.wire.blipmq.split import (
 )
 from penstock.wire.errors import PeerError
 
-# Read from the log for one step of an answer: large enough to be quick, small enough that a peer that
-# asks for much and reads little costs little memory.
+# Bytes read from the log for one step of an answer: large enough to be fast, small enough that a peer that
+# polls a lot and reads slowly takes little memory.
 DELIVERY_STEP_BYTES = 1024 * 1024
 
 
-# What each frame of a client is in the broker's table of rights. PONG and NACK are taken and ignored.
+# The operation of each client frame in the broker's table of rights. PONG and NACK are ignored.
 OPERATIONS: Final[dict[int, rights.Operation]] = {
     wire.HELLO: rights.Operation.LOG_IN,
     wire.AUTH: rights.Operation.LOG_IN,
@@ -56,7 +56,7 @@ OPERATIONS: Final[dict[int, rights.Operation]] = {
 
 class _Writes:
     """The publishes between two PINGs: how many are not durable yet, and, once the second PING has
-    come, the place of its answer and what goes there: refusals of these publishes, and the PONG."""
+    arrived, the slot of its answer: the refusals of these publishes and then the PONG."""
 
     __slots__ = ("answers", "left", "slot")
 
@@ -76,13 +76,13 @@ class BlipMQSession(BaseSession[Operation]):
         self._port = port
         self._greeted = False
         self._principal: Principal | None = None
-        # The AUTH frame that was carried out last, and whether its answer is awaited.
+        # The last AUTH frame that was carried out, and whether its answer is still pending.
         self._login: Control | None = None
         self._login_is_open = False
         self._writes = _Writes()
         # Batches of this peer that are not durable yet, by topic.
         self._open_writes: dict[str, int] = {}
-        # The poll that is being answered, and the topic whose open writes a poll waits for.
+        # The poll that is being answered, and the topic whose pending writes a poll waits for.
         self._poll: PollAnswers | None = None
         self._awaited_topic: str | None = None
 
@@ -100,7 +100,7 @@ class BlipMQSession(BaseSession[Operation]):
         principal = self._checked_principal()
         if isinstance(operation, Control):
             return self._control(operation)
-        if principal is None:  # it was split while the key was still good
+        if principal is None:  # the frame was split while the key was still valid
             ids = operation.tags if isinstance(operation, AckRun) else operation.correlation_ids
             self.counters.frames_in += len(ids) // 8
             self._nacks(ids, wire.UNAUTHENTICATED)
@@ -115,7 +115,7 @@ class BlipMQSession(BaseSession[Operation]):
         return True
 
     def has_open_work(self) -> bool:
-        """At a drain also messages that are out and not due again: their consumer may acknowledge them."""
+        """During a drain, also deliveries in flight: they may still be acknowledged."""
         consuming = self._port.stopping and self.state in (READING, WAITING)
         return bool(self._open_writes) or (consuming and self._port.in_flight_to(self))
 
@@ -123,7 +123,7 @@ class BlipMQSession(BaseSession[Operation]):
         self._port.leave(self)
 
     def _checked_principal(self) -> Principal | None:
-        """Who is logged in; nobody any more once the key was revoked."""
+        """The principal that is logged in; None once its key was revoked."""
         principal = self._principal
         if principal is not None and not self._port.still_valid(principal):
             self._principal = None
@@ -146,7 +146,7 @@ class BlipMQSession(BaseSession[Operation]):
         self.answer(frame)
 
     def _control(self, frame: Control) -> bool:
-        """False while the frames behind it wait for its answer."""
+        """False while the frames after it wait for its answer."""
         if self._login is frame:
             return not self._login_is_open
         self.counters.frames_in += 1
@@ -243,7 +243,7 @@ class BlipMQSession(BaseSession[Operation]):
     def _publish_fitting(
         self, run: PublishRun, principal: Principal, error: RecordTooLarge
     ) -> None:
-        """Some messages of the run are too large: those are refused, as if each had come alone."""
+        """Some messages of the run are too large: they are refused as if each had been sent alone."""
         durable = run.qos == wire.QOS_AT_LEAST_ONCE
         values, ids, refused = without_large(run, error.limit)
         self._refuse_publish(refused, durable, error)
@@ -288,13 +288,13 @@ class BlipMQSession(BaseSession[Operation]):
         self.work()
         if self._awaited_topic is not None and not self._must_wait(self._awaited_topic):
             self._awaited_topic = None
-            # Subscribers hear of a batch right behind its publisher.
+            # Subscribers are notified right after the publisher.
             self._port.later(0.0, self.go_on)
 
     def _refuse_publish(
         self, ids: bytes, durable: bool, error: Exception, writes: _Writes | None = None
     ) -> None:
-        """In order: before the PONG that a PING behind the publish gets."""
+        """Sends the refusals in order: before the PONG of a PING that follows the publish."""
         nack = publish_nack(error, durable)
         if nack is None:
             self.counters.refused["qos0 not stored"] += 1
@@ -315,7 +315,8 @@ class BlipMQSession(BaseSession[Operation]):
         self._answer_frame(wire.encode_ack(frame.correlation_id, subscription.id))
 
     def _must_wait(self, topic: str) -> bool:
-        """In order: what this peer published before a poll can be its answer, and a PONG comes first."""
+        """Keeps the order: a poll may deliver what this peer published before it, and a PONG before it is
+        sent first."""
         return topic in self._open_writes or self.answers_are_open()
 
     def _start_polls(self, run: PollRun, principal: Principal) -> bool:
@@ -332,9 +333,9 @@ class BlipMQSession(BaseSession[Operation]):
         return self._continue_polls(self._poll)
 
     def _continue_polls(self, poll: PollAnswers) -> bool:
-        """Answers a run of polls step by step. False where the disk or the peer is slow."""
+        """Answers a run of polls step by step. False while it waits for the disk or for a slow peer."""
         while poll.left and not poll.reading:
-            self.send()  # or the peer could not be seen to be slow
+            self.send()  # without this the stream would not notice a slow peer
             if self.stream.congested:
                 break
             poll.reading = True

@@ -1,7 +1,7 @@
-"""Where the two dialects of RustLog differ: words, codes, and what some requests mean.
+"""Where the two dialects of RustLog differ: error texts, codes, and the meaning of some requests.
 
-J is the protocol document; B is what the existing programs do. The rows that prove each line are those
-of the conformance table. Both stand on the same broker.
+J is the protocol document; B is what the existing programs do. The rows of the conformance table prove each
+difference. Both dialects use the same broker.
 """
 
 from typing import ClassVar, Protocol
@@ -16,13 +16,13 @@ from penstock.wire.rustlog import json_encode as rustlog_json_encode
 
 Fetched = tuple[bytes, int]
 
-# Records of others that may get their offsets before those of a Produce do. Far more than the
-# 128 MiB that a partition lets wait can hold, at four bytes a record.
+# Records of other producers that may get their offsets before those of a Produce do. This is far more than
+# the 128 MiB of pending appends of a partition can hold, at four bytes a record.
 MAX_OFFSETS_UNDER_WAY = 1 << 30
 
 
 class Dialect(Protocol):
-    """How one dialect reads requests and words its answers."""
+    """How one dialect interprets requests and builds its answers."""
 
     # Whether max_bytes 0 still gives one record.
     at_least_one: ClassVar[bool]
@@ -84,7 +84,7 @@ class JsonDialect:
         return self.error(0, text)
 
     def check_produce(self, records: list[bytes], next_offset: int) -> None:
-        """Refuses what could be written but never be answered or read in this dialect."""
+        """Refuses records that could be written but never be read or answered in this dialect."""
         latest_first = next_offset + MAX_OFFSETS_UNDER_WAY
         if not rustlog_json_encode.fits_produce_reply(latest_first, len(records)):
             raise BrokerError(

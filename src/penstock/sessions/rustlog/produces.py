@@ -1,7 +1,8 @@
-"""Produces of one read that follow each other to one partition, appended as one batch.
+"""Consecutive Produce requests of one read to one partition, appended as one batch.
 
-A client that sends a record with each request would else make a batch of each. Nobody waits for it: what
-was read together is appended before the session waits for more. Each request keeps its own answer.
+Otherwise a client that sends one record with each request would write a batch for each of them. No request
+is delayed: requests that arrive in one read are appended before the session waits for more input. Each
+request has its own answer.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from penstock.sessions.base import Slot
 from penstock.sessions.rustlog.dialects import Dialect
 from penstock.wire.rustlog import frames as wire
 
-# A batch of this size costs little for each of its bytes already; larger ones only come later.
+# At this size the cost per byte of a batch is low already; a larger one only delays its answers.
 MAX_RUN_BYTES = 1024 * 1024
 
 
@@ -23,8 +24,8 @@ Guarded = Callable[[Told], Told]
 
 
 class ProduceRun:
-    """Requests with at least one record each, all to one partition, in one dialect. `next_offset` is what
-    the partition had when the run began."""
+    """Requests with at least one record each, all to one partition, in one dialect. `next_offset` is the
+    next offset of the partition when the run began."""
 
     __slots__ = ("dialect", "next_offset", "partition", "parts", "size", "topic", "values")
 
@@ -80,7 +81,7 @@ class ProduceRun:
         guarded: Guarded,
         error: PenstockError,
     ) -> None:
-        """One request may be to blame, for a record that is too large: the others are not."""
+        """Appends each request alone: perhaps only one of them holds a record that is too large."""
         if len(self.parts) == 1:
             self._refuse(error)
             done(1)

@@ -1,10 +1,10 @@
-"""A RustLog conversation, in both dialects: JSON (the document) and binary (the existing programs).
+"""A RustLog session, in both dialects: JSON (the document) and binary (the existing programs).
 
-Requests are answered in order. Produces may be under way together, and those of one read are appended
-together (produces.py). So may CreateTopic and OffsetCommit, a number of them: what they do happens in the
-order of the requests, only their answers wait for the disk. Every other request waits for the answers
-before it, so that it sees their effect. Each dialect keeps its own meaning where they differ (dialects.py
-holds the words and codes).
+Requests are answered in order. Several Produce requests may be pending at once, and those of one read are
+appended together (produces.py). A limited number of CreateTopic and OffsetCommit requests may be pending
+too: they take effect in the order of the requests, and only their answers wait for the disk. Every other
+request waits for the answers before it, so that it sees their effect. dialects.py holds what differs
+between the dialects.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ from penstock.wire.rustlog import frames as wire
 
 # A Fetch never reads more than fits a reply.
 MAX_FETCH_BYTES = wire.MAX_FRAME_BYTES
-# Groups are kept in memory and on disk for good, so their names have the limit that topics have.
+# Groups stay in memory and on disk, so their names have the same limit as those of topics.
 MAX_NAME_BYTES = MAX_TOPIC_NAME_BYTES
 # The log counts offsets in an i64; the wire has a u64.
 MAX_OFFSET = (1 << 63) - 1
-# Changes of the metadata that one peer may have under way: enough for one commit to carry many, and a
-# thousandth of what may wait for commits altogether.
+# Pending metadata changes of one peer: enough to share a commit, and a thousandth of the limit for the
+# whole server.
 MAX_CHANGES: Final = 64
-# A topic of so many partitions is described on the event loop; a larger one takes milliseconds.
+# Topics of up to this many partitions are described on the event loop; larger ones take milliseconds.
 DESCRIBED_AT_ONCE: Final = 256
 
 
-# What each request is in the broker's table of rights.
+# The operation of each request in the broker's table of rights.
 OPERATIONS: Final[dict[type, Operation]] = {
     wire.Produce: Operation.PUBLISH,
     wire.Fetch: Operation.READ_RECORDS,
@@ -66,25 +66,25 @@ class RustLogSession(BaseSession[wire.Frame]):
         *,
         auto_create: bool = False,
     ) -> None:
-        """`principal`: whom the peer acts as, for it cannot log in."""
+        """`principal`: the one that the peer acts as, since RustLog has no login."""
         super().__init__(stream, limits, port.counters["rustlog"], frame_size)
         self._port = port
         self._principal = principal
         self._auto_create = auto_create
         self._dialects: tuple[Dialect, Dialect] = (JsonDialect(), BinaryDialect())
         self._last_dialect = wire.UNTOLD
-        # The request that waits, once it is decoded.
+        # The decoded request that has to wait.
         self._decoded: wire.Request | None = None
-        # Answers of CreateTopic and OffsetCommit that wait for the disk.
+        # Number of CreateTopic and OffsetCommit answers that wait for the disk.
         self._changes = 0
         # Whether a thread makes an answer that must not show what the requests behind it change.
         self._looking = False
-        # What this read has to append; never left when it waits for the next one.
+        # The records of this read to append; empty whenever the session waits for input.
         self._run: ProduceRun | None = None
-        stream.logged_in()  # RustLog has no login: who speaks it is in
+        stream.logged_in()  # RustLog has no login: its peers count as logged in
 
     def split(self, buffer: bytes, start: int) -> tuple[list[wire.Frame], int, PeerError | None]:
-        # Who may do nothing here needs no more memory than somebody who has not logged in yet.
+        # A principal without any right gets no more memory than a peer that has not logged in yet.
         known = self._port.has_rights(self._principal)
         most = wire.MAX_FRAME_BYTES if known else self.limits.prelogin_frame_bytes
         frames, position, broken = wire.split_frames(
@@ -145,7 +145,7 @@ class RustLogSession(BaseSession[wire.Frame]):
     # --- requests --------------------------------------------------------------------------------
 
     def _check_right(self, request: wire.Request) -> None:
-        """Comes before every look at the topic: who may not use it does not learn whether it exists."""
+        """Called before the topic is looked up: without the right, a peer does not learn if it exists."""
         topic = "" if isinstance(request, WITHOUT_TOPIC) else request.topic
         self._port.require(self._principal, OPERATIONS[type(request)], topic)
 
@@ -156,7 +156,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             and isinstance(request, wire.Produce)
             and run.takes(dialect, request, slot)
         ):
-            # The right and the topic were looked at for its first request, in this same turn.
+            # The right and the topic were checked for the first request of the run, in the same loop turn.
             self._add_to_run(run, request, slot)
             return
         self._check_right(request)
@@ -181,7 +181,7 @@ class RustLogSession(BaseSession[wire.Frame]):
         return offset
 
     def _look_up(self, dialect: Dialect, request: wire.Request, slot: Slot) -> None:
-        """Requests that only look. What grows with the number of topics is made off the event loop."""
+        """Requests that only read. Answers that grow with the number of topics are made in a thread."""
         if isinstance(request, wire.ListTopics):
             self._answer_aside(request, dialect, slot, lambda: self._topics(dialect))
         elif isinstance(request, wire.DescribeTopic):
@@ -218,7 +218,7 @@ class RustLogSession(BaseSession[wire.Frame]):
     def _answer_aside(
         self, request: wire.Request, dialect: Dialect, slot: Slot, make: Callable[[], bytes]
     ) -> None:
-        """Has the answer made in a thread."""
+        """Builds the answer in a thread."""
 
         self._looking = True
 
@@ -344,7 +344,7 @@ class RustLogSession(BaseSession[wire.Frame]):
 
 
 def _check_commit(request: wire.OffsetCommit) -> None:
-    """Refuses what the log could not keep."""
+    """Refuses values that the log cannot store."""
     for what, name in (("group", request.group_id), ("topic", request.topic)):
         size = len(name.encode())
         if size > MAX_NAME_BYTES:

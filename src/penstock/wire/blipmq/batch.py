@@ -1,6 +1,6 @@
 """Writes many BlipMQ frames in one go: deliveries out of a log batch, publishes, polls, acks.
 
-One BytesWriter for all frames, no object per frame. Layouts stand in `blipmq`. Does not decide
+One BytesWriter for all frames, no object per frame. The layouts are in frames.py. Does not decide
 what is delivered, with which tag or QoS.
 """
 
@@ -130,7 +130,7 @@ def write_messages(
 
 
 def encode_messages(topic: bytes, qos: int, values: list[bytes], ids: bytes) -> bytes:
-    """`write_messages` as bytes of its own."""
+    """Like `write_messages`, but returns bytes."""
     writer = BytesWriter()
     write_messages(writer, topic, qos, values, ids)
     return writer.getvalue()
@@ -163,13 +163,13 @@ def encode_nacks(correlation_ids: bytes, nack: Nack) -> bytes:
 
 
 def pack_consecutive(first: int, count: int) -> bytes:
-    """Ids first, first + 1, ... as 8 bytes each; behind the largest comes 0."""
+    """Ids first, first + 1, ... as 8 bytes each; 0 follows the largest."""
     writer = BytesWriter()
     following: i64 = _signed(first)
     left: i64 = count
     while left > 0:
         write_i64_be(writer, following)
-        # As written: compiled code would wrap here by itself, pure code would not.
+        # Explicit, because compiled code wraps here by itself and pure code does not.
         following = _I64_MIN if following == _I64_MAX else following + 1
         left -= 1
     return writer.getvalue()

@@ -1,7 +1,7 @@
 """BlipMQ frames: constants, layouts, refusals, and the codec of every single frame.
 
-Both sides. Many frames at once go through `blipmq_split` (reading) and `blipmq_batch` (writing).
-Knows nothing of who is logged in, of subscriptions or of order between frames.
+For client and server. Many frames at once are read by split.py and written by batch.py.
+Knows nothing of logins, subscriptions or the order between frames.
 
 Frame (all integers big-endian)      Payload
   0 u32 length  = 9 + payload          HELLO      u16 version
@@ -54,7 +54,7 @@ HEADER_BYTES: Final = 13
 LENGTH_OVERHEAD: Final = 9
 # The document's cap on the length field.
 MAX_LENGTH: Final = 16 * 1024 * 1024
-# Before login a frame need hold no more than the longest AUTH (2 + 65,535 bytes of payload).
+# Before a login the longest frame that is needed is an AUTH (2 + 65,535 bytes of payload).
 MAX_LOGIN_LENGTH: Final = 64 * 1024 + HEADER_BYTES
 # qos and topic length, in front of the topic of a PUBLISH.
 PUBLISH_OVERHEAD: Final = 3
@@ -66,7 +66,7 @@ _HELLO_HEAD: Final = bytes((0, 0, 0, LENGTH_OVERHEAD + 2, HELLO))
 
 @mypyc_attr(native_class=False)
 class BlipMQProtocolError(PeerError):
-    """With a code: answer NACK(code, what) and go on. Without: close, the stream is lost."""
+    """With a code: answer NACK(code, what) and go on. Without: close, the rest cannot be parsed."""
 
 
 @final
@@ -126,7 +126,7 @@ class Subscribe:
 
 
 def decode_hello(payload: bytes) -> int:
-    """The version the client speaks; whether we speak it too is the session's question."""
+    """The version the client speaks; the session decides whether it is supported."""
     if len(payload) != 2:
         raise _refuse(INVALID_HELLO, 0)
     return read_u16(payload, 0)
@@ -154,7 +154,7 @@ def decode_publish(payload: bytes) -> Publish:
 
 
 def decode_subscribe(payload: bytes) -> Subscribe:
-    """Bytes behind the QoS are ignored, as the existing server does."""
+    """Bytes after the QoS are ignored, as the existing server ignores them."""
     size: i64 = len(payload)
     if size < 3:
         raise _refuse(INVALID_SUBSCRIBE, 0)
@@ -212,7 +212,7 @@ def decode_ack_reply(payload: bytes) -> int:
 
 
 def decode_nack(payload: bytes) -> Nack:
-    """A refusal by any server: text that is not UTF-8 is shown as well as it can be."""
+    """A refusal by any server: bytes of the text that are not UTF-8 are replaced."""
     size: i64 = len(payload)
     if size < 4:
         raise BlipMQProtocolError("NACK payload is shorter than 4 bytes", 0)
@@ -259,7 +259,7 @@ def encode_subscribe(correlation_id: int, topic: bytes, qos: int) -> bytes:
 
 
 def encode_ack(correlation_id: int, subscription_id: int) -> bytes:
-    """From the server: yes. From the client: the delivery tag `correlation_id` is settled."""
+    """From the server: success. From the client: settles the delivery tag `correlation_id`."""
     return _HEAD_U64.pack(LENGTH_OVERHEAD + 8, ACK, correlation_id, subscription_id)
 
 
@@ -268,7 +268,7 @@ def encode_poll(correlation_id: int, subscription_id: int) -> bytes:
 
 
 def encode_nack(correlation_id: int, nack: Nack) -> bytes:
-    """A text too long for its u16 is cut between two characters: a refusal always goes out."""
+    """A text too long for its u16 is cut between two characters, so that a refusal can always be sent."""
     raw = nack.text.encode("utf-8", "replace")
     if len(raw) > U16_MAX:
         raw = raw[:U16_MAX].decode("utf-8", "ignore").encode("utf-8")
@@ -285,7 +285,7 @@ def encode_pong(correlation_id: int) -> bytes:
 
 
 def topic_prefix(topic: bytes, qos: int) -> bytes:
-    """What stands between the header and the message of a PUBLISH."""
+    """The bytes between the header and the message of a PUBLISH."""
     return b"".join((bytes((qos,)), len(topic).to_bytes(2, "big"), topic))
 
 

@@ -1,11 +1,11 @@
 """Splits what was read from a BlipMQ peer into operations, without an object per message.
 
-The input is one `bytes`: what the last read brought, behind what the read before left over. The
-walk stops at the first incomplete frame or at the first error; what came before is always returned.
-Looks at no session state and decodes control frames only as far as their header.
+The input is one `bytes`: the rest of the previous read, followed by the last read. The walk stops at the
+first incomplete frame or at the first error; the operations before it are always returned.
+Uses no session state and decodes only the headers of control frames.
 
 Grouping, server side: within a stretch of PUBLISH frames all messages to one topic with one QoS
-form one run, also when other topics stand between them, as order between topics is free. A change
+form one run, also if messages to other topics are between them, since topics have no common order. A change
 of QoS on a topic begins a new run, so the order within the topic is kept. Any other frame ends the
 stretch: a PUBLISH never moves across a SUBSCRIBE, POLL or ACK. POLL and ACK frames form a run while
 they follow each other with the same subscription.
@@ -128,8 +128,8 @@ class AckRun:
 
 @final
 class Control:
-    """Any other frame, and a PUBLISH, POLL or ACK whose payload breaks the rules (decode it to hear
-    which)."""
+    """Any other frame, and a PUBLISH, POLL or ACK whose payload breaks the rules (decode it to get
+    the error)."""
 
     def __init__(self, frame_type: int, correlation_id: int, payload: bytes) -> None:
         self.frame_type = frame_type
@@ -152,7 +152,7 @@ class _Walk:
     def __init__(self, buffer: bytes, keep_order: bool) -> None:
         self.buffer = buffer
         self.operations: list[Operation] = []
-        # A client needs the order between topics: it tells deliveries apart by nothing else.
+        # A client needs the order between topics: it has no other way to tell deliveries apart.
         self.keep_order = keep_order
         # The run of each topic in this stretch of PUBLISH frames.
         self.runs: dict[bytes, PublishRun] = {}
@@ -310,7 +310,7 @@ def split_before_login(
 def split_replies(buffer: bytes, start: i64, end: i64, max_length: i64 = MAX_LENGTH) -> Split:
     """All complete frames a server sent: deliveries as PublishRun, everything else as Control.
 
-    Deliveries form a run only while they follow each other: their order is all a client has.
+    Deliveries form a run only while they follow each other: a client depends on their order.
     """
     walk = _Walk(buffer, True)
     position = start
@@ -344,7 +344,7 @@ def _same(buffer: bytes, left: i64, right: i64, size: i64) -> bool:
         if read_i64_le(buffer, left + done) != read_i64_le(buffer, right + done):
             return False
         done += 8
-    # The last eight bytes once more, to cover what is left over.
+    # Compares the last eight bytes once more, to cover the remainder.
     return read_i64_le(buffer, left + size - 8) == read_i64_le(buffer, right + size - 8)
 
 

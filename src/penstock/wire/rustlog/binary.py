@@ -1,7 +1,7 @@
-"""RustLog dialect B: requests, read (server) and written (client). Replies: `rustlog_binary_reply`.
+"""RustLog dialect B: requests, read (server) and written (client). Replies: binary_reply.py.
 
-Payload = u8 type and fields, all big-endian; str = u16 length and UTF-8. What follows the fields is
-ignored, as the existing broker does.
+Payload = u8 type and fields, all big-endian; str = u16 length and UTF-8. Bytes after the fields are
+ignored, as the existing broker ignores them.
 
   01 Produce            topic str, partition u32, count u32, count x (u32 length, bytes)
   02 Fetch              group str (or empty), topic str, partition u32, offset u64, max_bytes u32
@@ -63,7 +63,7 @@ PING: Final = 0xFF
 
 @final
 class BinaryReader:
-    """A position in bytes `start` to `end` of a buffer; each read names what is missing."""
+    """A position in bytes `start` to `end` of a buffer; each read names the field in its error."""
 
     def __init__(self, buffer: bytes, start: i64, end: i64) -> None:
         self.buffer = buffer
@@ -76,7 +76,7 @@ class BinaryReader:
         return RustLogProtocolError(text, self.position - self.start, DECODE_ERROR)
 
     def need(self, size: i64, what: str) -> i64:
-        """Where the next `size` bytes stand; goes past them."""
+        """The position of the next `size` bytes; moves past them."""
         position = self.position
         if self.end - position < size:
             raise self.error(what)
@@ -103,8 +103,8 @@ class BinaryReader:
     def read_records(self, count: i64) -> list[bytes]:
         """`count` byte strings behind a u32 length each.
 
-        All lengths are checked against what is there before the first record is made: the count is
-        the peer's word and may be anything.
+        All lengths are checked against the size of the input before the first record is built: the
+        peer chose the count, and it may be anything.
         """
         begin = self.position
         left = count
@@ -123,7 +123,7 @@ class BinaryReader:
 
 
 def _utf8_complaint(error: UnicodeDecodeError) -> str:
-    """The words of Rust's standard library for the same fault."""
+    """The text of Rust's standard library for the same error."""
     if error.reason == "unexpected end of data":
         return f"incomplete utf-8 byte sequence from index {error.start}"
     return f"invalid utf-8 sequence of {error.end - error.start} bytes from index {error.start}"

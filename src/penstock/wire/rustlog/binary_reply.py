@@ -1,4 +1,4 @@
-"""RustLog dialect B: replies, written (server) and read (client). Requests: `rustlog_binary`.
+"""RustLog dialect B: replies, written (server) and read (client). Requests: binary.py.
 
 01 Produce            base_offset u64, count u32
 02 Fetch              count u32, count x (u32 length, bytes), next_offset u64
@@ -56,7 +56,7 @@ from penstock.wire.rustlog.frames import (
     framed,
 )
 
-# What `max_bytes` of a Fetch counts for each record besides its payload: the storage header.
+# `max_bytes` of a Fetch counts this for each record besides its payload: the storage header.
 RECORD_OVERHEAD: Final = 12
 
 _PRODUCE_REPLY: Final = Struct(">BQI")
@@ -110,7 +110,7 @@ class FetchReplyWriter:
     def _add(self, buffer: bytes, begin: i64, finish: i64) -> bool:
         size: i64 = finish - begin
         cost: i64 = size + RECORD_OVERHEAD
-        # Behind the records comes next_offset, 8 bytes.
+        # next_offset follows the records, 8 bytes.
         written: i64 = len(self._writer) - LENGTH_BYTES + 4 + size + 8
         if self.full or written > MAX_FRAME_BYTES or (self.count > 0 and cost > self._room):
             self.full = True

@@ -1,8 +1,8 @@
 """RustLog: frames, which dialect a frame speaks, and the requests and replies both dialects share.
 
 A frame is a u32 big-endian length and that many bytes. The payload is JSON (dialect J, the protocol
-document; `rustlog_json`) or a binary layout (dialect B, the existing programs; `rustlog_binary`).
-Holds no knowledge of topics or groups, and does not say what a request means.
+document; json.py) or a binary layout (dialect B, the existing programs; binary.py).
+Knows nothing of topics or groups, and does not define what a request does.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MAX_FRAME_BYTES: Final = 10_485_760
 
 JSON: Final = 0
 BINARY: Final = 1
-# No frame has told the dialect of the connection yet. Answers are JSON then, unless a frame says more.
+# No frame has shown the dialect of the connection yet. Answers are JSON until one does.
 UNTOLD: Final = -1
 
 # Error codes of dialect B that arise from bytes alone. Dialect J has no codes.
@@ -35,7 +35,7 @@ _FLYMQ_MAGIC: Final = 0xAF
 
 @mypyc_attr(native_class=False)
 class RustLogProtocolError(PeerError):
-    """`what` is the whole text of the Error reply, in the words of `dialect`. `code` is for dialect B;
+    """`what` is the whole text of the Error reply, as `dialect` words it. `code` is for dialect B;
     J carries none."""
 
     def __init__(
@@ -282,8 +282,8 @@ def split_frames(
     """All complete frames: (frames, where the rest begins, error).
 
     `dialect` is the one this connection used last. An error means: answer the frames, answer the
-    error in its dialect, close. A length is judged as soon as its four bytes are in; on a connection
-    that has used no dialect yet, the first byte of the payload tells it, if it came with them.
+    error in its dialect, close. A length is checked as soon as its four bytes are there; on a connection
+    that has used no dialect yet, the first byte of the payload decides, if it came with them.
     """
     frames: list[Frame] = []
     position = start
@@ -304,10 +304,10 @@ def split_frames(
 
 
 def dialect_of(buffer: bytes, start: i64, end: i64, last: i64) -> i64:
-    """The dialect of one payload, by its first byte; `last` where that byte says nothing.
+    """The dialect of one payload, by its first byte; `last` if that byte is ambiguous.
 
     Blank space is JSON when the first thing behind it opens a JSON request. If not, a tab is the
-    Metrics request of B, and other blanks say nothing.
+    Metrics request of B, and other blanks are ambiguous.
     """
     first: int = buffer[start]
     if first in JSON_OPENERS:
@@ -359,14 +359,14 @@ def begins(head: bytes) -> bool | None:
     if len(head) == LENGTH_BYTES:
         return None
     first: int = head[LENGTH_BYTES]
-    # Behind a word of a text protocol a blank tells nothing: HTTP has "POST " and "HEAD ".
+    # After four letters of a text protocol a blank is ambiguous: HTTP has "POST " and "HEAD ".
     if first in BLANKS:
         return not too_long
     return first in JSON_OPENERS or first in BINARY_TYPES
 
 
 def framed(payload: bytes) -> bytes:
-    """The payload behind its length. Larger than the cap is our fault, not the peer's."""
+    """The payload with its length prefix. A payload above the cap is a ValueError."""
     if len(payload) > MAX_FRAME_BYTES:
         raise ValueError(f"frame of {len(payload)} bytes, the most is {MAX_FRAME_BYTES}")
     return len(payload).to_bytes(LENGTH_BYTES, "big") + payload

@@ -1,10 +1,10 @@
 """RustLog dialect J: reads requests (server) and replies (client).
 
 Schemas as in the protocol document: one outer key names the kind, its value holds the fields in any
-order. Fields nobody knows are ignored, a known field twice or missing is an error; only `group_id`
+order. Unknown fields are ignored, a known field that is repeated or missing is an error; only `group_id`
 of a Fetch may be missing or null. Extensions of ours: CreateTopic; ListTopics, Metrics and Ping,
 which have no fields and are bare strings (`"Ping"`; `{"Ping":null}` is the same).
-Writing is in `rustlog_json_encode`.
+Writing is in json_encode.py.
 """
 
 from typing import Final, final
@@ -35,7 +35,7 @@ from penstock.wire.rustlog.frames import (
 )
 from penstock.wire.rustlog.json_reader import JsonReader
 
-# A name of the peer's that is repeated in an error text is cut here.
+# An error text quotes at most this much of a name that the peer sent.
 MAX_QUOTED_CHARACTERS: Final = 64
 _QUOTE: Final = 0x22
 
@@ -236,7 +236,7 @@ def _keyed_reply(reader: JsonReader, kind: str) -> Reply:
 
 
 def _seek(reader: JsonReader, name: str) -> None:
-    """Go to the value of the only field that counts, past fields nobody knows."""
+    """Move to the value of the only known field, past unknown fields."""
     reader.open_object()
     first = True
     while reader.more_keys(first):
@@ -248,7 +248,7 @@ def _seek(reader: JsonReader, name: str) -> None:
 
 
 def _rest(reader: JsonReader, name: str) -> None:
-    """Past the fields behind the one that counts."""
+    """Move past the fields after the known one."""
     while reader.more_keys(False):
         if reader.read_key() == name:
             raise reader.error(f"duplicate field `{name}`")

@@ -2,7 +2,7 @@
 
 Number lists are written from a table, three or four bytes at a time, without a list of numbers. A
 Fetch reply is built once and stops before the record that would pass the frame cap.
-Reading is in `rustlog_json`.
+Reading is in json.py.
 """
 
 import json
@@ -156,7 +156,7 @@ class FetchReplyWriter:
             return False
         writer = self._writer
         before: i64 = len(writer)
-        # A number takes two characters at least: do not even begin what cannot fit.
+        # A number takes at least two characters: skip a record that cannot fit.
         if before + 2 * size < MAX_FRAME_BYTES:
             if self.count > 0:
                 writer.append(u8(0x2C))

@@ -2,7 +2,7 @@
 
 As strict as serde with derived types: UTF-8 only, no NaN, no lone surrogates, whole numbers only,
 ranges checked, nesting bounded. Number lists become `bytes` without a list of numbers in between.
-Builds no tree: what nobody asks for is checked and skipped. Knows no request; `rustlog_json` does.
+Builds no tree: unknown values are checked and skipped. Knows no request; json.py does.
 """
 
 import json
@@ -36,7 +36,7 @@ _END: Final = -1
 
 @final
 class JsonReader:
-    """A position in bytes `start` to `end` of a buffer. Every method leaves it behind its token."""
+    """A position in bytes `start` to `end` of a buffer. Every method moves it past its token."""
 
     def __init__(self, buffer: bytes, start: i64, end: i64, complaint: str) -> None:
         self.buffer = buffer
@@ -218,8 +218,8 @@ class JsonReader:
     def _compact_bytes(self) -> None:
         """Take numbers that a comma follows at once, as compact JSON has them; stop at any other.
 
-        Four bytes at a time hold the longest number and its comma. Whatever is not plainly right is
-        left to `read_unsigned`, which also has the words for what is wrong.
+        Four bytes at a time hold the longest number and its comma. Anything unusual is left to
+        `read_unsigned`, which also has the error texts.
         """
         buffer = self.buffer
         writer = self.writer
@@ -254,7 +254,7 @@ class JsonReader:
             position += 4
         self.position = position
 
-    # ---- what nobody asked for ----
+    # ---- unknown values ----
 
     def skip_value(self, depth: i64 = 0) -> None:
         """Any one value: checked, not kept."""
