@@ -1,4 +1,4 @@
 """Sockets, listeners and configuration: starts, drains and stops the broker.
 
-No protocol knowledge here; a conversation lives in penstock.sessions.
+Knows no wire format: the sessions of the protocols are in penstock.sessions.
 """

@@ -63,7 +63,7 @@ def open_engine(
 
 
 def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop) -> Access:
-    """Who may come in. Who needs no login may do all on an open server, and nothing on others."""
+    """Access control. Peers without a login may do everything on an open server, and nothing on others."""
     anonymous = Principal("anonymous", "user" if config.server.insecure else "nobody")
     stored = Access(engine.metadata, (), development_key=False, anonymous=anonymous)
     development_key = development_key_allowed(config, stored_keys=stored.has_stored_keys)
@@ -86,7 +86,7 @@ def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop
 
 
 def principals(config: Config) -> dict[str, str]:
-    """By protocol without a login: the name of the key whose rights its connections have."""
+    """For each protocol without a login: the name of the key whose rights its connections have."""
     named = {protocol: section.acts_as() for protocol, section in config.protocols.items()}
     return {protocol: name for protocol, name in named.items() if name is not None}
 
@@ -97,7 +97,7 @@ def no_such_principal(protocol: str, name: str) -> ConfigConflict:
 
 
 def live_options(config: Config) -> dict[str, Any]:
-    """Those of the broker's options that may change while it runs."""
+    """The broker's options that may change while the server runs."""
     return {
         "default_partitions": config.topic_defaults.partitions,
         "default_settings": topic_defaults(config),

@@ -1,4 +1,4 @@
-"""The few lines that a starting server says: what listens where, where the data is, what to do next."""
+"""The lines that a starting server prints: its listeners, its data directory, and the first commands."""
 
 import os
 import shlex
@@ -24,7 +24,7 @@ SERVES: Final = {
 # Listeners whose address is shown as a URL, whose scheme tells of TLS.
 SCHEMES: Final = {"flight": ("grpc", "grpc+tls"), "http": ("http", "https")}
 
-# Where `penstock pub` and `penstock cat` look for a server unless told otherwise.
+# The default addresses of `penstock pub` and `penstock cat`.
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
 DEFAULT_HTTP: Final = "http://127.0.0.1:8080"
 # Addresses that one can listen on but not connect to.
@@ -40,11 +40,11 @@ Writing = Literal["ready", "no topic", "not allowed"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the banner tells. `data_source` says why the data is where it is.
+    """The content of the banner. `data_source` is the reason for the data directory.
 
-    `tls_only` names the listeners that take nothing but TLS; with `tls` the others take it too.
+    `tls_only` names the listeners that accept only TLS; with `tls` the others accept it too.
     `without_login` says of each protocol that has no login whether it may write to the first topic.
-    `command` is what one has to type for `penstock` where the server was started.
+    `command` is how to call `penstock` in the directory where the server was started.
     """
 
     listening: Sequence[tuple[str, Address]]
@@ -62,7 +62,7 @@ class Facts:
 def command_here(
     find: Callable[[str], str | None] = shutil.which, python: str = sys.executable
 ) -> str:
-    """What to type for `penstock` in the working directory: after `make run` it is not on the PATH."""
+    """How to call `penstock` in the working directory: after `make run` it is not on the PATH."""
     if find("penstock") is not None:
         return "penstock"
     installed = os.path.join(os.path.dirname(python), "penstock")
@@ -126,7 +126,7 @@ def _listener(facts: Facts, name: str, address: Address) -> tuple[str, str, str]
 
 
 def _needed(facts: Facts, commands: str) -> Iterator[tuple[str, str]]:
-    """What one must have for the commands, in rows."""
+    """What the commands need (key, certificate), in rows."""
     if facts.keys == "development":
         yield "key", f"{DEVELOPMENT_KEY}  (no API keys yet, and only this machine can connect)"
     if facts.keys in ("admin", "no admin"):
@@ -143,8 +143,8 @@ def _needed(facts: Facts, commands: str) -> Iterator[tuple[str, str]]:
 
 
 def _first_steps(facts: Facts) -> Iterator[str]:
-    """Commands that work as they stand here, once the rows above them are heeded. None where no command
-    would: the command line has no certificate to show, and a server without keys lets nobody log in."""
+    """Commands that work as printed, once the rows above them are followed. None if no command would work:
+    the command line has no client certificate, and a server without keys accepts no login."""
     usable = {
         name: address
         for name, address in facts.listening
@@ -166,8 +166,8 @@ def _first_steps(facts: Facts) -> Iterator[str]:
 def _first_wire(
     facts: Facts, usable: dict[str, Address], can_create: bool
 ) -> tuple[str, str | None]:
-    """Protocol and listener of the first message: the first of the table that can be used. A listener
-    without TLS first, as nobody has to know names and certificates for it."""
+    """Protocol and listener of the first message: the first usable one of the table. Listeners without TLS
+    come first, since they need no host name and no certificate."""
     for row in PROTOCOLS:
         state = facts.without_login.get(
             row.name, "not allowed" if facts.keys == "none" else "ready"

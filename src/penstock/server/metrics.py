@@ -1,6 +1,6 @@
-"""What /metrics and /metrics/partitions show: plain counters, read when somebody asks.
+"""What /metrics and /metrics/partitions show: plain counters, read at a scrape.
 
-Nothing here is on the way of a message. Labels have few values on /metrics; topics and partitions
+No message passes through this module. Labels have few values on /metrics; topics and partitions
 are labels on /metrics/partitions only. Names have base units, and counters end in `_total`.
 """
 
@@ -24,7 +24,7 @@ from penstock.server.flight.host import FlightHost
 from penstock.server.net.counters import Histogram
 from penstock.server.net.hub import Hub
 
-# A flush takes 0.2 ms on a good disk and seconds on one that is in trouble.
+# A flush takes 0.2 ms on a good disk and seconds on a failing one.
 FLUSH_BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 )  # fmt: skip
@@ -82,8 +82,8 @@ class Metrics:
         self._partitions = _registry(_Page(self._list_partitions))
 
     async def summary(self) -> bytes:
-        """On the event loop, which owns the counters, they are only read: summing up the partitions and
-        writing the text take longer, and threads do it."""
+        """Reads the counters on the event loop, which owns them. Summing up the partitions and writing the
+        text take longer and run in threads."""
         engine = self.engine
         found = None if engine is None else await asyncio.to_thread(engine.statistics)
         families = list(self._summarise(found))

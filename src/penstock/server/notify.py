@@ -1,4 +1,4 @@
-"""Tells systemd how far we are: READY=1, STOPPING=1, as sd_notify(3) does. Nothing without systemd."""
+"""Reports the state to systemd: READY=1, STOPPING=1, as sd_notify(3) does. Does nothing without systemd."""
 
 import logging
 import socket
@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 def notify(environment: Mapping[str, str], state: str) -> None:
-    """One datagram to $NOTIFY_SOCKET. Trouble with it is logged and stops nothing."""
+    """One datagram to $NOTIFY_SOCKET. A failure is logged and otherwise ignored."""
     path = environment.get("NOTIFY_SOCKET", "")
     if not path:
         return

@@ -1,7 +1,7 @@
-"""Every protocol that this server speaks: one row each, and nothing else lists them.
+"""The table of protocols: one row each, and no other module lists them.
 
-A row is light: the session is imported when the first connection speaks the protocol, and what the command
-line needs is named, not imported. How to add one stands in CONTRIBUTING.md.
+A row is cheap to import: the session is imported with the first connection of the protocol, and the
+functions of the command line are named, not imported. CONTRIBUTING.md says how to add a protocol.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a session is opened with. `principal`: whom a peer acts as that does not log in. `section` is
+    """What a session is opened with. `principal`: that of a peer that does not log in. `section` is
     the protocol's own part of the configuration."""
 
     limits: "SessionLimits"
@@ -42,7 +42,7 @@ class Terms:
 
 
 class ProtocolSection(Section, frozen=True):
-    """The part of the configuration that belongs to a protocol, and what follows from it elsewhere."""
+    """The section of a protocol in the configuration, and what the rest of the server derives from it."""
 
     # Of a key `profile`, where there is one: profile -> key -> value as written.
     profiles: ClassVar[dict[str, dict[str, object]]] = {}
@@ -50,7 +50,7 @@ class ProtocolSection(Section, frozen=True):
     hold_a_record: ClassVar[tuple[str, ...]] = ()
 
     def acts_as(self) -> str | None:
-        """The name of the key as which peers act who do not log in. None: they may do nothing."""
+        """The name of the key whose rights peers without a login have. None: they may do nothing."""
         return None
 
     def makes_topics(self) -> bool:

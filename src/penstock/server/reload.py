@@ -96,7 +96,7 @@ def _contents(tls: TlsConfig) -> list[bytes]:
 
 
 async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
-    """Never raises: a server goes on with what it has."""
+    """Never raises: on an error the server keeps its configuration."""
     try:
         wanted = await asyncio.to_thread(load)
         config = _merged(server.config, wanted.config)

@@ -58,13 +58,13 @@ from penstock.server.protocols import PROTOCOLS
 from penstock.server.reload import Certificates, reload
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# How often a draining server looks whether open work is done.
+# How often a draining server checks whether open work is done.
 DRAIN_POLL_S: Final = 0.02
-# Peers see our end of the connection and close theirs; those that do not are cut off.
+# Peers see the server's close and close their side; those that do not are cut off.
 GOODBYE_TIME_S: Final = 0.3
 # Listeners whose connections speak one protocol, and which; all others look at the first bytes.
 ONE_PROTOCOL: Final = {name: row.name for row in PROTOCOLS for name in row.listeners}
-# Listeners that others serve. Flight's sockets only keep its port for it while its process is not there.
+# Listeners that other modules serve. Flight's sockets only reserve its port while its process is away.
 NOT_OURS: Final = frozenset({"http", "flight"})
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Exposed(PenstockError):
 
 
 class NothingStored(PenstockError):
-    """The end of a server that could not keep what it had: the exit code must tell."""
+    """The server could not store everything before its end: this sets the exit code."""
 
     def __init__(self, directory: str, reason: str) -> None:
         super().__init__(directory, reason)
@@ -194,7 +194,7 @@ class Server:
                 await listener.listen(self._factory(name))
         self.http.state = "ready"
         notify(self._environment, "READY=1")
-        if not sys.stderr.isatty():  # people at a terminal have the banner
+        if not sys.stderr.isatty():  # on a terminal the banner says it
             where = ", ".join(f"{name} {one.address}" for name, one in self.listeners.items())
             data = os.path.abspath(self.config.server.data_directory)
             logger.info("started: Penstock %s, %s, data in %s", __version__, where, data)
@@ -222,7 +222,7 @@ class Server:
         async def render() -> None:
             try:
                 token.settle((await self.metrics.summary()).decode(), None)
-            except Exception as error:  # whoever waits for the token has to hear of it
+            except Exception as error:  # the token must complete for its callbacks
                 token.settle(None, error)
 
         self._start_task(render())
@@ -234,8 +234,8 @@ class Server:
         return lambda: Connection(self.hub, protocol, tls_only=tls_only)
 
     def _tls_only(self, address: Address) -> bool:
-        """Where TLS is set up, nobody beyond this machine sends keys in clear; and where client
-        certificates are asked for, nobody comes in without one."""
+        """With TLS configured, no peer outside this machine sends keys in clear; with a client CA
+        configured, no peer connects without a certificate."""
         if self.certificates.context is None:
             return False
         insecure = self.config.server.insecure
@@ -258,7 +258,7 @@ class Server:
         await self.flight.start()
 
     def http_names(self) -> tuple[str, ...]:
-        """What `Host` may say beside loopback names and the address that a connection came to."""
+        """Allowed values of `Host` besides loopback names and the local address of the connection."""
         hosts, address = self.config.http.hosts, self.config.listeners.http
         return hosts if address is None else (*hosts, address.host)
 
@@ -292,7 +292,7 @@ class Server:
     # --- stop ------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """From any state. Calling it again does nothing more."""
+        """Stops the server from any state. A second call does nothing."""
         notify(self._environment, "STOPPING=1")
         self.http.state = "draining"
         for name, listener in self.listeners.items():

@@ -1,7 +1,7 @@
 """Rules between configuration values, and who may reach the server.
 
-`check_together` runs at every load. `check_exposure` and `development_key_allowed` are asked at the
-start of the server, which also knows whether keys are stored in the metadata.
+`check_together` runs at every load. The server calls `check_exposure` and `development_key_allowed` when it
+starts, because it also knows whether keys are stored in the metadata.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ def listening(config: Config) -> dict[str, Address]:
 
 
 def development_key_allowed(config: Config, *, stored_keys: bool = False) -> bool:
-    """True when the well-known key `dev-key` may log in: there is no key at all, and nobody
-    outside this machine can try it."""
+    """True if the well-known key `dev-key` may log in: there is no other key, and the server is
+    reachable from this machine only."""
     on_loopback = all(address.is_loopback for address in listening(config).values())
     return on_loopback and not config.keys and not stored_keys
 

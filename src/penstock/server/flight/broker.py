@@ -1,6 +1,6 @@
-"""The broker as the Flight process sees it: questions over the link, from any thread, and their answers.
+"""The broker as the Flight process sees it: requests over the link, from any thread, and their answers.
 
-The messages are in link.py; who answers is calls.py. Knows nothing of Arrow.
+The messages are in link.py; calls.py answers them. Knows nothing of Arrow.
 """
 
 import socket
@@ -40,8 +40,8 @@ from penstock.server.flight.link import (
     to_child_decoder,
 )
 
-# The answer to any question is there in milliseconds, after a flush at the latest. Longer means that
-# the disk hangs; the peer of the Flight process must hear something.
+# An answer takes milliseconds, or one flush at most. A longer wait means that the disk hangs, and the peer
+# of the Flight process gets an error.
 ANSWER_TIME_S: Final = 60.0
 # A commit appends all that was staged: gigabytes take a while.
 COMMIT_TIME_S: Final = 600.0
@@ -59,7 +59,7 @@ class _Waiting:
 
 
 class Asked:
-    """A question on its way; `result` waits for the answer."""
+    """A pending request; `result` waits for the answer."""
 
     def __init__(self, waiting: _Waiting, give_up: Callable[[], None]) -> None:
         self._waiting = waiting
@@ -84,7 +84,7 @@ class Asked:
 
 
 class BrokerLink:
-    """Asks from any thread. One thread must run `listen`."""
+    """Sends requests from any thread. One thread must run `listen`."""
 
     def __init__(self, link: socket.socket) -> None:
         self.stopping = False
@@ -100,7 +100,7 @@ class BrokerLink:
             send(self._link, message)
 
     def listen(self) -> None:
-        """Takes answers until the server says stop or is gone."""
+        """Receives answers until the server sends a stop or closes the link."""
         try:
             while True:
                 content, _ = receive(self._link)
@@ -113,7 +113,7 @@ class BrokerLink:
             self.close()
 
     def close(self) -> None:
-        """Whoever still waits hears that the server is gone."""
+        """Completes all pending requests with an error: the server is gone."""
         with self._lock:
             self.stopping = True
             numbers = list(self._waiting)
@@ -131,7 +131,7 @@ class BrokerLink:
         waiting.ready.set()
 
     def ask_later(self, question: Question, body: bytes = b"") -> Asked:
-        """Sends the question; waits only while too many bytes are on their way already."""
+        """Sends the request; waits only while too many bytes are pending."""
         size = len(body)
         with self._lock:
             fits = self._lock.wait_for(lambda: self._fits(size), ANSWER_TIME_S)

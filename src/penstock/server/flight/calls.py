@@ -1,6 +1,6 @@
-"""The server's answers to its Flight process. Every one under the rules of whoever asks.
+"""The server's answers to its Flight process, each with the rights of the principal of the call.
 
-Lives on the event loop; an answer that waits for the disk is given later. Knows no sockets.
+Lives on the event loop; an answer that needs the disk is given later. Knows no sockets.
 """
 
 import logging
@@ -43,11 +43,11 @@ from penstock.server.flight.transactions import TransactionCalls
 
 INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR)
 
-# Of those who call without a key.
+# The principal of calls without a key.
 FLIGHT: Final = "flight"
 
 Give = Callable[[Answer], None]
-# What a list tells of a topic, only its readers may know.
+# Listing a topic shows its offsets, so it needs the right to read it.
 READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class FlightCalls:
         """Calls `give` exactly once, now or later."""
         try:
             self._answer(question, body, give)
-        except Exception as error:  # whatever it is, the one who asks must hear of it
+        except Exception as error:  # the caller must get an answer, whatever the error is
             give(failure(error))
 
     def _answer(self, question: Question, body: bytes, give: Give) -> None:
@@ -97,7 +97,7 @@ class FlightCalls:
         else:
             give(self._committed(question))
 
-    # --- who -------------------------------------------------------------------------------------
+    # --- principals ------------------------------------------------------------------------------
 
     def _login(self, key: str | None, give: Give) -> None:
         access = self._broker.access
@@ -112,7 +112,7 @@ class FlightCalls:
             else:
                 give(LoggedIn(who))
 
-        # The middleware of Flight is not told who the peer is: its calls are one address to the queue.
+        # The middleware of Flight does not know the peer's address: its calls share one turn in the queue.
         access.login(key, answered, address=FLIGHT)
 
     # --- topics ----------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class FlightCalls:
 
 
 class _AtTime:
-    """Asks one partition after the other; each may wait for the disk."""
+    """Looks up one partition after the other; each may need the disk."""
 
     def __init__(self, engine: Engine, info: TopicInfo, question: AtTime, give: Give) -> None:
         self._engine = engine
@@ -273,8 +273,7 @@ def _appended(token: AppendToken) -> Answer:
 
 
 def failure(error: BaseException) -> Failure:
-    """The entry of the table. What is our own trouble is logged, and where it came from if nobody
-    foresaw it."""
+    """The entry of the error table. Errors of the server are logged, unexpected ones with a traceback."""
     found = from_exception(error)
     if found.code in INTERNAL:
         cause = found.__cause__ or found

@@ -2,7 +2,8 @@
 
 gRPC takes every connection, and a whole message before any code of ours runs; pyarrow offers no option
 against either. But the sockets are in this process: a thread looks at each, at what the kernel has received
-on it, and shuts down those that are too many, too silent or too greedy. Bytes go their way untouched.
+on it, and shuts down connections that exceed a limit of number, silence or bytes. It does not touch the
+bytes themselves.
 
 What is allowed, by what a connection has shown:
 
@@ -11,8 +12,8 @@ What is allowed, by what a connection has shown:
     a principal with rights      MESSAGE_BYTES from one call to the next
     an open write                one record batch of limits.flight_batch_bytes more
 
-The look comes every LOOK_INTERVAL_S, and at once when the process has grown; so a peer can pass a limit by
-what the network brings in CHECK_INTERVAL_S.
+The thread looks every LOOK_INTERVAL_S, and at once when the process has grown; so a peer can exceed a limit
+by as many bytes as arrive in CHECK_INTERVAL_S.
 """
 
 import os
@@ -29,7 +30,7 @@ from urllib.parse import unquote
 
 from penstock.server.flight.link import ConnectionCounts, FlightLimits
 
-# The largest ticket, command or body is 1 MiB; one that is somewhat larger gets an answer that says so.
+# The largest ticket, command or body is 1 MiB; a slightly larger one still gets an error as its answer.
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
 STRANGERS_BYTES: Final = 64 * 1024 * 1024
 # Arrow, gRPC and TLS add less than an eighth to a record batch.
@@ -67,7 +68,7 @@ class _Connection:
 
 
 class ConnectionGuard:
-    """`heard` and `writing` are called by the threads of gRPC, the rest by the one that runs `watch`.
+    """The threads of gRPC call `heard` and `writing`; the thread that runs `watch` calls the rest.
 
     `note` gets the address, the peer as text, and why it was cut.
     """
@@ -88,7 +89,7 @@ class ConnectionGuard:
         self._known: dict[Peer, _Connection] = {}
 
     def heard(self, peer: str, *, may_act: bool) -> None:
-        """A call of this peer came as a whole; `may_act`: of a principal that has rights."""
+        """A call of this peer arrived completely; `may_act`: its principal has rights."""
         with self._lock:
             connection = self._of(peer_of(peer))
             connection.known |= may_act
@@ -139,7 +140,8 @@ class ConnectionGuard:
             self._note(peer[0], f"{peer[0]}:{peer[1]}", f"Flight: {reason}, closed")
 
     def _reasons(self, seen: dict[Peer, Seen]) -> dict[Peer, str]:
-        """Why connections go, by peer. Of too many, those go that have no rights, the newest first."""
+        """The reason for each connection to cut, by peer. Of too many, those without rights are cut first,
+        the newest of them first."""
         reasons: dict[Peer, str] = {}
         addresses: Counter[str] = Counter()
         kept = 0
@@ -190,7 +192,7 @@ class ConnectionGuard:
 
 
 def peer_of(text: str) -> Peer:
-    """Of the words of gRPC: "ipv4:127.0.0.1:5000", "ipv6:%5B::1%5D:5000"."""
+    """From the peer names of gRPC: "ipv4:127.0.0.1:5000", "ipv6:%5B::1%5D:5000"."""
     host, _, port = unquote(text).partition(":")[2].rpartition(":")
     return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
 

@@ -1,8 +1,8 @@
-"""Keeps the Flight process: starts it, passes its questions to the event loop, starts it again when it
-dies, ends it with the server.
+"""Supervises the Flight process: starts it, passes its requests to the event loop, starts it again when it
+dies, and ends it with the server.
 
-A process of its own, because a Flight server in ours would take the event loop's time while it reads.
-What the questions mean is in calls.py; what the process does is in main.py.
+Flight is a process of its own, because its reads would block the event loop of the server.
+calls.py answers the requests; main.py is what the process runs.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ from penstock.server.flight.link import (
     send,
 )
 
-# Python and pyarrow load in about a second; a machine that is short of everything gets more.
+# Python and pyarrow load in about a second; an overloaded machine gets more time.
 START_TIME_S: Final = 60.0
 # Between the death of the process and the next one; doubled each time, up to the second number.
 FIRST_BACKOFF_S: Final = 0.1
 MAX_BACKOFF_S: Final = 10.0
-# A process that lived this long was all right: the next wait is short again.
+# After a process has lived this long, the wait before the next restart is short again.
 STEADY_TIME_S: Final = 60.0
-# After the link is closed the process ends at once, unless the machine does not let it run.
+# The process ends as soon as the link is closed, unless the machine is overloaded.
 KILL_TIME_S: Final = 5.0
 
 Counts = TypeVar("Counts", StreamCounts, ConnectionCounts)
@@ -127,7 +127,7 @@ class _Child:
             return  # its end is closed already
 
     def bury(self) -> int:
-        """Blocks until the process is gone. Gives its exit status."""
+        """Blocks until the process has ended. Returns its exit status."""
         self.cut_off()
         try:
             status = self.process.wait(KILL_TIME_S)
@@ -139,7 +139,7 @@ class _Child:
 
 
 class TrafficTotals:
-    """What all Flight processes of this server have moved: the numbers never go down."""
+    """Traffic of all Flight processes of this server, one after the other: the numbers never go down."""
 
     def __init__(self) -> None:
         self._before = Traffic()
@@ -174,8 +174,8 @@ def _sum(one: Counts, other: Counts) -> Counts:
 
 
 class FlightHost:
-    """Lives on the event loop. `restarts`, `traffic` and `limits` are for the metrics, `pid` for
-    whoever looks."""
+    """Lives on the event loop. `restarts`, `traffic` and `limits` are for the metrics, `pid` for tools
+    and tests."""
 
     def __init__(self, calls: FlightCalls, settings: Start) -> None:
         self.restarts = 0
@@ -196,13 +196,13 @@ class FlightHost:
         return None if self._child is None else self._child.process.pid
 
     async def start(self) -> None:
-        """Until it listens. Raises FlightFailed."""
+        """Returns when the process listens. Raises FlightFailed."""
         child = await self._launch()
         self._keeper = self._loop.create_task(self._keep(child))
 
     async def replace(self, settings: Start, grace_s: float) -> None:
-        """The process finishes its streams within the grace and ends; the next one has other settings. Two
-        cannot have the port at the same time: Arrow does not share it."""
+        """Replaces the process by one with new settings, after it has finished its streams within the
+        grace period. Two cannot run at the same time, because Arrow does not share the port."""
         self.settings = settings
         child = self._child
         if child is not None:
@@ -218,7 +218,7 @@ class FlightHost:
             child.cut_off()
 
     async def stop(self, grace_s: float) -> None:
-        """Streams may end what they do within the grace. Calling it again does nothing more."""
+        """Ends the process; streams may finish within the grace period. A second call does nothing."""
         self._stopping.set()
         if self._child is not None:
             await self._end(self._child, grace_s)
@@ -315,7 +315,7 @@ def _spawn() -> _Child:
         **os.environ,
         "PYTHONPATH": f"{sources}{os.pathsep}{inherited}" if inherited else sources,
     }
-    # -P: a file in the working directory (pyarrow.py, say) is never taken for a module.
+    # -P: a file of the working directory (for example pyarrow.py) is never imported as a module.
     command = [sys.executable, "-P", "-m", "penstock.server.flight.main"]
     try:
         process = subprocess.Popen(

@@ -1,8 +1,8 @@
-"""Record batches as strangers send them: not too large, not malformed, and made plain.
+"""Checks record batches that peers send: size and validity; converts them to plain columns.
 
-Arrow takes offsets and indices that come over the wire on trust. Wrong ones would read beyond a buffer, or
-stand in the log for ever and fail every reader. And a dictionary or a view packs gigabytes into few bytes:
-it counts as what it unpacks to. Chooses no partition and writes nothing.
+Arrow does not check offsets and indices that it receives. Wrong ones would read beyond a buffer, or would
+be written to the log and fail every reader. A dictionary or a view can pack gigabytes into few bytes: its
+unpacked size counts. Chooses no partition and writes nothing.
 """
 
 import pyarrow as pa

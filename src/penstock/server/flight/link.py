@@ -1,7 +1,7 @@
 """The wire between the server and its Flight process: messages, and how they go over a socket pair.
 
-Both ends are ours and of the same version. Who asks is broker.py, who answers calls.py, who
-starts the process host.py. Knows nothing of Arrow.
+Both ends have the same version. broker.py sends the requests, calls.py answers them, host.py starts the
+process. Knows nothing of Arrow.
 """
 
 import socket
@@ -23,11 +23,11 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Everything that goes over the link."""
 
 
-# --- questions -----------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 class Login(Message, frozen=True):
-    """Who is it? Without a key: whoever needs none."""
+    """Asks for the principal of a key; without a key, for that of peers without a login."""
 
     key: str | None
 
@@ -57,7 +57,7 @@ class AtTime(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """Records, for who cannot read the files of the partition."""
+    """Records, for a process that cannot read the files of the partition."""
 
     who: Principal
     topic: str
@@ -108,9 +108,9 @@ class StagePart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stage(Message, frozen=True):
-    """Like Append, but nobody sees it before the commit. All parts or none.
+    """Like Append, but not visible before the commit. All parts or none.
 
-    With `sequence` it is stored once, and only behind the one with the number before.
+    With `sequence` it is stored once, and only after the one with the preceding number.
     """
 
     who: Principal
@@ -213,7 +213,7 @@ class TransactionState(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """As was asked."""
+    """The request was carried out."""
 
 
 # --- frames --------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class Start(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """Finish what goes on, take nothing new, end."""
+    """Finish open streams, accept no new ones, end."""
 
 
 FromChild = Ask | Started | Refused | Traffic

@@ -21,7 +21,7 @@ import threading
 import time
 from contextlib import suppress
 
-# gRPC prints its own view of a port in use; the server says it in its own words.
+# gRPC would print its own message about a port in use; the server reports that itself.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from pyarrow import ArrowException
@@ -111,12 +111,12 @@ def main() -> int:
 
 def _listen_to_the_end(link: BrokerLink) -> None:
     link.listen()
-    # The server is gone, or does not want to wait any longer.
+    # The server is gone, or the grace period is over.
     os._exit(0)
 
 
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    # gRPC's threads need no goodbye.
+    # Without waiting for gRPC's threads.
     os._exit(status)

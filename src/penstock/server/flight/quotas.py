@@ -1,8 +1,8 @@
-"""How much one principal may have in transactions: open ones, and bytes that are staged.
+"""Limits of one principal for transactions: how many are open, and how many bytes are staged.
 
-What is staged lies on the disk until it is committed, given up or late. The engine knows how much that is.
-Here an estimate is kept that is never too low, so that the engine is asked only when a limit seems to be
-reached. Called from the threads that stage.
+Staged bytes are on the disk until the transaction is committed, aborted or timed out. The engine knows the
+exact sum. An estimate that is never too low is kept here, so that the engine is asked only when a limit
+seems to be reached. Called from the threads that stage.
 """
 
 import threading
@@ -13,7 +13,7 @@ from penstock.log.engine import TransactionUsage
 
 
 class Quotas:
-    """`usage` gives what a principal has now. Calls that come together may pass a limit by some."""
+    """`usage` returns what a principal has now. Concurrent calls may exceed a limit slightly."""
 
     def __init__(
         self, usage: Callable[[str], TransactionUsage], max_open: int, max_staged_bytes: int

@@ -88,7 +88,7 @@ class Read:
         self._skip_to_time()
 
     def _ask(self) -> tuple[TopicFacts, PartitionFacts]:
-        """One question to the server: may this be read, is it the topic that was meant, what is there."""
+        """Asks the server once: whether this may be read, whether it is the same topic, and its offsets."""
         wanted = (self._ticket.partition,)
         facts = self._link.describe(
             self._who, self._ticket.topic, Operation.READ_RECORDS, partitions=wanted
@@ -113,8 +113,8 @@ class Read:
         return one.earliest, one.latest
 
     def _read(self) -> ReadResult:
-        """Damage is told to the server, by letting it read the same place: it counts and logs what it
-        meets, and its words are those that the peer hears."""
+        """Reports damage by letting the server read the same place: the server counts and logs it, and
+        its error goes to the peer."""
         try:
             return self._source.read(self._offset, READ_BYTES, self._refresh)
         except CorruptLog:
@@ -183,6 +183,6 @@ def _within(batch: pa.RecordBatch, from_us: int | None, to_us: int | None) -> pa
 
 
 def first_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches, with the first one made already: what is wrong at once is told at once."""
+    """The same batches, with the first one computed already, so that its errors are raised here."""
     first = next(batches, None)
     return iter(()) if first is None else itertools.chain((first,), batches)

@@ -65,7 +65,7 @@ class _Who(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no t
 
 
 class _Login(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
-    """Before every call: whose key is it?"""
+    """Finds the principal of the key before every call."""
 
     def __init__(self, link: BrokerLink) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         super().shutdown()
 
     def _who(self, context: flight.ServerCallContext) -> Principal:
-        """First in every call, which has come as a whole."""
+        """Called first in every call, once it has arrived completely."""
         who: Principal = context.get_middleware(WHO).principal
         self._guard.heard(context.peer(), may_act=who.role != NOBODY)
         return who
@@ -200,7 +200,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        # First of all: what is refused here is not read, and costs no memory.
+        # First of all: a stream that is refused here is not read and takes no memory.
         with (
             refusing(),
             self._traffic.writes.opened() as count,

@@ -45,7 +45,7 @@ class EngineSource:
         self._partition = partition
 
     def told(self, earliest: int, latest: int) -> None:
-        """The engine knows it better, at the moment of the read."""
+        """Nothing to refresh: the engine checks the offsets at the time of the read."""
 
     def read(self, offset: int, max_bytes: int, refresh: Refresh) -> ReadResult:
         found = self._link.fetch(self._who, self._topic, self._partition, offset, max_bytes)
@@ -63,8 +63,8 @@ def _batch(rows: FetchedRows) -> Batch:
 
 
 class Sources:
-    """Chooses for each read. Partitions whose files were read lately are remembered; a topic made anew
-    under an old name is another one."""
+    """Chooses the source of each read. Recently read partitions are cached; a topic that was created again
+    under an old name has its own entry."""
 
     def __init__(self, link: BrokerLink, clock_us: Callable[[], int]) -> None:
         self._link = link

@@ -1,6 +1,6 @@
-"""Streams of the Flight process: how many may go on at the same time, and what they have moved.
+"""Streams of the Flight process: limits how many are open at the same time, and counts their traffic.
 
-The numbers go to the server, which shows them in its metrics. Moves nothing itself; knows no gRPC.
+The numbers go to the server, which shows them in its metrics. Transfers nothing itself; knows no gRPC.
 """
 
 import threading
@@ -100,7 +100,7 @@ class FlightTraffic:
         self.writes = Streams("writes", writes, "limits.flight_writes", self.changed)
 
     def changed(self) -> None:
-        # One at a time, so that what is told last is what was counted last. A server that is gone
-        # needs no numbers.
+        # One at a time, so that the last report has the last numbers. A server that is gone
+        # needs no report.
         with self._telling, suppress(OSError):
             self._tell(Traffic(self.reads.counts(), self.writes.counts(), self._connections()))

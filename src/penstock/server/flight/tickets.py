@@ -103,15 +103,15 @@ class CommittedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BeginBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Without another sign of life the transaction ends after `timeout_s`."""
+    """Without another call the transaction ends after `timeout_s`."""
 
     name: Name
     timeout_s: TimeoutS = 3600
 
 
 class CommitTransactionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What these tasks staged counts; what others staged does not. With `batches`, the number that
-    each task has staged, nothing is committed unless all of them are there."""
+    """Commits what these tasks staged, and drops what others staged. With `batches`, the number of batches
+    that each task has staged, nothing is committed unless all of them are there."""
 
     name: Name
     tasks: tuple[Natural, ...]
@@ -123,7 +123,7 @@ class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing needs to be said."""
+    """A request without fields."""
 
 
 T = TypeVar("T")

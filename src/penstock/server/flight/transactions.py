@@ -1,11 +1,11 @@
 """Transactions over Flight, on the server's side: begin, stage, commit, abort.
 
 The engine's calls wait for the disk, so they run in threads of their own; access is checked on the event
-loop first. A transaction belongs to the principal that began it: names of others are not seen.
+loop first. A transaction belongs to the principal that began it; other principals cannot see its name.
 
-Batches of one task are staged in the order in which they came: while some are written, those that come
-wait, and go along together with one flush. After a lost connection the same batches may come a second time,
-while the first ones are still being written: only those whose numbers follow on one another go together.
+Batches of one task are staged in the order of their arrival: while a group is written, later batches wait,
+and are then written together with one flush. After a lost connection the same batches may arrive a second
+time while the first ones are still being written: only batches with consecutive numbers form a group.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ Fail = Callable[[BaseException], Answer]
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What waits for its turn, and who wants to know."""
+    """A batch that waits to be staged, and its callback."""
 
     question: Stage
     batches: list[Target]
@@ -69,7 +69,7 @@ class TransactionCalls:
         self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
 
     def close(self) -> None:
-        """Takes nothing new. What is under way ends with the log: a commit goes on at the next start."""
+        """Accepts nothing new. Running calls end with the log: a commit is finished at the next start."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._committers.shutdown(wait=False, cancel_futures=True)
 
@@ -89,7 +89,7 @@ class TransactionCalls:
     def stage(self, question: Stage, body: bytes, give: Give) -> None:
         if self._broker.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
-        # Here already: what is wrong with one of them is nothing to those that are written with it.
+        # Checked here, so that an invalid batch does not fail those that are written with it.
         batches = self._checked(question, body)
         key = _own(question.who, question.name), question.task
         waiting = _Waiting(question, batches, give)

@@ -1,7 +1,7 @@
 """The HTTP application: health, readiness, metrics, and the way to the API.
 
     GET /healthz             200 while the process works
-    GET /readyz              200 when clients may come, 503 while starting and draining
+    GET /readyz              200 while clients are accepted, 503 while starting and draining
     GET /metrics             Prometheus text; /metrics/partitions with topics and partitions as labels
     /api/v1/...              JSON, with `Authorization: Bearer <api key>`; see api.py
 
@@ -172,7 +172,7 @@ class HttpApp:
         return self._routes.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What uvicorn calls. An error here is a defect; one line per address tells of it."""
+        """Called by uvicorn. An exception here is a bug; it is logged once per address and minute."""
         # Routes see the path as it was sent: an encoded `/` is part of a name.
         # With an older version starlette runs a task group around each page, and one that is cut off
         # stays in memory, page and all, until the garbage collector comes.
@@ -181,7 +181,7 @@ class HttpApp:
         try:
             await self._routes(scope, receive, send)
         except ClientDisconnect:
-            return  # nobody is left who could hear of it
+            return  # the peer is gone: there is nobody to answer
         except Exception as error:
             host = _address(scope)
             self.peer_log.note(host, host, f"HTTP: a request failed: {error!r}", error)
@@ -288,7 +288,7 @@ class HttpApp:
         return api, who
 
     def ended(self, scope: Scope) -> None:
-        """The answer is sent, or nobody waits for it any more."""
+        """The answer is sent, or its peer is gone."""
         if scope.pop(COUNTED, False):
             self._calls -= 1
 

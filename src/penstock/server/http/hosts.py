@@ -1,4 +1,4 @@
-"""Which requests a browser may have sent for somebody else's page, and which are for this server.
+"""Refuses requests that a browser sent for a page of another site, and requests for another host.
 
 A page on another origin whose name is made to resolve to this machine (DNS rebinding) reaches the server as
 if it were its own. Such a request carries the page's host name in `Host`. So the names of this server are:

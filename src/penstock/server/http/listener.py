@@ -15,14 +15,14 @@ from penstock.server.http.app import HttpApp
 from penstock.server.http.protocol import HttpConnections, TimedProtocol
 
 KEEP_ALIVE_S: Final = 30
-# Answers are quick; what is not out by then is cut off at a stop.
+# Answers take milliseconds; at a stop those that are not sent by then are cut off.
 STOP_TIME_S: Final = 1
 
 
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the server's business."""
+        """Without uvicorn's signal handlers: the server has its own."""
         yield
 
 

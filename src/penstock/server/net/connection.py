@@ -1,8 +1,8 @@
 """One TCP connection: its peer, its TLS, its timers, and the one stream that it carries.
 
-Reads into the shared buffer, finds the protocol by the first bytes, and hands bytes to the stream
-(stream.py), where the session lives. Every close and refusal for a limit is counted by reason. What bytes
-mean is not decided here.
+Reads into the shared buffer, finds the protocol by the first bytes, and passes the bytes to the stream
+(stream.py), which owns the session. Every close and refusal for a limit is counted by reason. Does not
+interpret the bytes.
 """
 
 import asyncio
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         if not self.is_lost:
-            self._last_read = self._loop.time()  # it was us who did not read
+            self._last_read = self._loop.time()  # the server itself had stopped reading
             self._transport.resume_reading()
 
     # --- out -------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """After what is queued has gone out."""
+        """Closes after the queued bytes are sent."""
         if self.closing:
             return
         self.closing = True
@@ -250,16 +250,16 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def finished(self) -> bool:
-        """Closed by us, and everything is out."""
+        """The server has closed its side, and everything is sent."""
         return self.closing and self.stream.empty
 
     def abort(self) -> None:
-        """At once; what is queued is lost."""
+        """Closes at once; queued bytes are lost."""
         if not self.is_lost:
             self._transport.abort()
 
     def fail(self) -> None:
-        """A defect of ours: this connection ends, the others go on. Called where it was caught."""
+        """A bug: this connection ends, the others continue. Called in the exception handler."""
         logger.exception("%s: the %s session failed, closed", self.peer, self._protocol)
         self._hub.counters.closed["internal_error"] += 1
         self._transport.abort()

@@ -1,4 +1,4 @@
-"""What all connections share: limits, byte budget, the read buffer, counters, and who is there.
+"""What all connections share: limits, byte budget, the read buffer, counters, and the open connections.
 
 One hub per event loop. Knows no protocol: a session is made by the function that belongs to the
 protocol's name. The life of one connection is in connection.py.
@@ -38,9 +38,9 @@ class ConnectionLimits:
     buffered_bytes_total: int = 1024 * 1024 * 1024
     login_time_s: float = 10.0
     idle_time_s: float | None = None
-    # How long a peer may take nothing at all while all memory is in use; then it has to go.
+    # How long a peer may read nothing while all memory is in use; then it is disconnected.
     stall_time_s: float = 10.0
-    # What is still queued, and the peer's own goodbye, may take this long after we close.
+    # After a close by the server, sending the queued bytes and the peer's own close may take this long.
     close_time_s: float = 5.0
 
 
@@ -70,7 +70,7 @@ class Hub:
         self._short_of_memory: set[NetStream] = set()
 
     def admit(self, connection: "Connection", address: str) -> str | None:
-        """Takes the connection in, or says which limit is against it."""
+        """Admits the connection, or returns the limit that it exceeds."""
         if len(self.connections) >= self.limits.connections:
             return "connections"
         if self._addresses[address] >= self.limits.connections_per_address:

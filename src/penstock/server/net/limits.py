@@ -7,7 +7,7 @@ from typing import Final
 
 # Beside connections and segment files: listeners, the database, logs, HTTP, the loop.
 OTHER_FILES: Final = 128
-# With very few descriptors a server can still be looked at.
+# A minimum, so that a server with very few descriptors can still be inspected.
 LEAST_CONNECTIONS: Final = 16
 
 logger = logging.getLogger(__name__)

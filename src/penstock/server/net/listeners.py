@@ -17,7 +17,7 @@ BACKLOG: Final = 1024
 
 
 class BindFailed(PenstockError):
-    """A listener cannot have its address."""
+    """A listener cannot bind its address."""
 
     def __init__(self, listener: str, address: Address, reason: str, hint: str) -> None:
         super().__init__(listener, address, reason, hint)

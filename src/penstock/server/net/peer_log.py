@@ -1,4 +1,4 @@
-"""Log lines about peers: what one does wrong is told, but a scanner must not fill the log."""
+"""Log lines about errors of peers, at a limited rate, so that a scanner does not fill the log."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class PeerLog:
         self._last: dict[str, float] = {}
 
     def note(self, address: str, peer: str, what: str, defect: BaseException | None = None) -> None:
-        """`defect`: of ours, which the peer has met; it is logged with its traceback."""
+        """`defect`: a bug of the server that the peer ran into; it is logged with its traceback."""
         now = self._clock_s()
         last = self._last.get(address)
         if last is not None and now - last < PEER_LOG_INTERVAL_S:

@@ -25,7 +25,7 @@ class Verdict(Enum):
 
 
 def sniff(head: bytes) -> Verdict | ProtocolRow:
-    """What the bytes so far say. Never changes its mind when more bytes follow."""
+    """The protocol as far as these bytes show it. More bytes never change a result."""
     if not head:
         return Verdict.MORE
     if head[0] == TLS_HANDSHAKE:

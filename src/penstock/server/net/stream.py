@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from penstock.server.net.hub import Hub
 from penstock.sessions.stream import Session
 
-# A session with much to say goes on when less than this waits for the peer: a few round trips' worth.
+# A session with more to send continues when fewer bytes than this wait for the peer: a few round trips.
 CONGESTED_BYTES: Final = 1024 * 1024
 # Reasons to stop reading that belong to the stream; a session has others.
 PEER_READS_NOTHING: Final = "peer_reads_nothing"
@@ -63,7 +63,7 @@ class Gone:
         return 0
 
     def send(self, parts: list[bytes]) -> None:
-        """Nobody is there; so it is with all of these."""
+        """Does nothing, like all methods here: the connection is gone."""
 
     def drop(self, reason: str, what: str) -> None: ...
     def pause_reading(self) -> None: ...
@@ -121,7 +121,7 @@ class NetStream:
 
     @property
     def empty(self) -> bool:
-        """Everything that was written is with the kernel."""
+        """The kernel has taken everything that was written."""
         return not self._out and not self._blocked
 
     def begin(self, session: Session) -> None:
@@ -150,14 +150,14 @@ class NetStream:
         self.flush()
 
     def lost(self) -> None:
-        """The connection is gone, and all that was held for it."""
+        """The connection is gone; everything held for it is released."""
         self._out = []
         self._out_bytes = 0
         session, self._session = self._session, None
         if session is not None:
             try:
                 session.closed()
-            except Exception:  # a defect must not leave the books of all others wrong
+            except Exception:  # a bug here must not leave the shared byte count wrong
                 logger.exception("%s: the end of the session failed", self.peer)
         self._connection = Gone(self.peer)
         self._hub.wait_no_more(self)
@@ -267,7 +267,7 @@ class NetStream:
         return self._out_bytes + self._connection.unsent_bytes()
 
     def balance(self) -> None:
-        """Books what is held for this peer, and stops or starts reading accordingly."""
+        """Counts the bytes held for this peer, and stops or resumes reading accordingly."""
         if self._connection.is_lost:
             return
         waiting = self._waiting_bytes()
@@ -294,7 +294,7 @@ class NetStream:
         self.resume(NO_MEMORY)
 
     def _stalled(self) -> None:
-        """All memory is in use, and this peer neither takes its bytes nor completes its frame."""
+        """True if all memory is in use and this peer neither reads its answers nor completes its frame."""
         if self._connection.closing or NO_MEMORY not in self._pauses:
             return
         self.balance()

@@ -1,7 +1,7 @@
 """TLS on a connection that is already open: bytes in, bytes out, no sockets.
 
-The first bytes of a connection are read before anybody knows that it speaks TLS, and the loops' own
-start_tls cannot take bytes that were read already. Python's SSLObject over memory can, and works the
+The first bytes of a connection are read before its protocol is known, and the start_tls of an event loop
+cannot take bytes that were read already. Python's SSLObject over memory can, and works the
 same on every loop.
 """
 
@@ -31,7 +31,7 @@ def server_context(certificate: str, key: str, client_ca: str | None) -> ssl.SSL
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A password would be asked for on the terminal, where nobody may be.
+        # Without this OpenSSL would ask for a password on the terminal, which a service does not have.
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as error:
         raise TlsFileError(f"{certificate} and {key}", _reason(error)) from error
@@ -64,10 +64,10 @@ class TlsPipe:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.established = False
-        self.ended = False  # the peer said that nothing more comes
+        self.ended = False  # the peer has closed its side
 
     def feed(self, data: bytes) -> bytes:
-        """Takes what was read and gives what it means; `pending` may have something to send."""
+        """Takes encrypted input and returns the plain text; `pending` may have something to send."""
         self._incoming.write(data)
         if not self.established:
             try:
@@ -96,7 +96,7 @@ class TlsPipe:
         return self._outgoing.read()
 
     def close(self) -> bytes:
-        """Our end of the conversation. The peer's answer is not waited for."""
+        """Closes the server's side. Does not wait for the peer's answer."""
         try:
             self._object.unwrap()
         except (ssl.SSLError, ValueError):
