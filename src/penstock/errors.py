@@ -7,8 +7,9 @@ The command line prints such an error as one line and exits with its code. Anyth
 escapes is a defect of ours and keeps its traceback. Wire error codes are not here: broker has them.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, dataclass_transform
 
 
 class ExitCode(IntEnum):
@@ -35,7 +36,28 @@ EXIT_MEANINGS: Final = {
 }
 
 
+@dataclass_transform(eq_default=False)
 class PenstockError(Exception):
-    """Subclasses carry fields and build their text from them in `__str__`."""
+    """A subclass is its fields, as those of a dataclass, and one line with their names in it:
+
+    class UnknownTopic(LogError):
+        topic: str
+        line = "no topic named {topic!r}"
+
+    Where a line is not enough it has a `__str__`, and so have those that derive from it.
+    """
 
     exit_code: ClassVar[int] = ExitCode.FAILED
+    line: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if "__annotations__" in vars(cls):
+            # Without eq it stays hashable, as the machinery of tracebacks wants it.
+            dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        # What pickling makes the error anew from, whether the fields were given by name or not.
+        self.args = tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        return self.line.format_map(vars(self)) if self.line else super().__str__()

@@ -61,10 +61,8 @@ BY_NUMBER: Final[dict[int, Code]] = {code.number: code for code in Code}
 class BrokerError(PenstockError):
     """One failed call. `detail`, when given, is a whole line that says what happened this time."""
 
-    def __init__(self, code: Code, detail: str = "") -> None:
-        super().__init__(code, detail)
-        self.code = code
-        self.detail = detail
+    code: Code
+    detail: str = ""
 
     def __str__(self) -> str:
         return self.detail or self.code.text

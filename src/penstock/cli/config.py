@@ -18,21 +18,15 @@ class BadSetting(PenstockError):
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    text: str
 
-    def __str__(self) -> str:
-        return f"--set {self.text}: expected section.key=value, such as limits.connections=500"
+    line = "--set {text}: expected section.key=value, such as limits.connections=500"
 
 
 class FileExists(PenstockError):
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
-    def __str__(self) -> str:
-        return f"{self.path} exists already; remove it first or write to another path"
+    line = "{path} exists already; remove it first or write to another path"
 
 
 def register(app: typer.Typer) -> None:

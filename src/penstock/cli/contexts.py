@@ -41,10 +41,8 @@ class Context:
 class UnknownContext(PenstockError):
     exit_code: ClassVar[int] = ExitCode.NOT_FOUND
 
-    def __init__(self, name: str, near: str | None) -> None:
-        super().__init__(name, near)
-        self.name = name
-        self.near = near
+    name: str
+    near: str | None
 
     def __str__(self) -> str:
         hint = f"did you mean {self.near}?" if self.near else "penstock context ls shows them"
@@ -52,13 +50,10 @@ class UnknownContext(PenstockError):
 
 
 class BadContexts(PenstockError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+    line = "{path}: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,15 +32,12 @@ _READ_BYTES: Final = 256 * 1024
 class ApiError(PenstockError):
     """`name` is the server's name of the error, `status` that of HTTP (0: none)."""
 
-    def __init__(self, url: str, status: int, name: str, text: str) -> None:
-        super().__init__(url, status, name, text)
-        self.url = url
-        self.status = status
-        self.name = name
-        self.text = text
+    url: str
+    status: int
+    name: str
+    text: str
 
-    def __str__(self) -> str:
-        return self.text
+    line = "{text}"
 
 
 class ApiNotFound(ApiError):
@@ -50,20 +47,17 @@ class ApiNotFound(ApiError):
 class ApiNotAuthorized(ApiError):
     exit_code: ClassVar[int] = ExitCode.NOT_AUTHORIZED
 
-    def __str__(self) -> str:
-        return f"{self.text}; give an API key that may do this, with PENSTOCK_KEY or a context"
+    line = "{text}; give an API key that may do this, with PENSTOCK_KEY or a context"
 
 
 class CannotConnect(ApiError):
     exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
-    def __str__(self) -> str:
-        return f"cannot reach {self.url}: {self.text}; is penstock serve running there, is --http right?"
+    line = "cannot reach {url}: {text}; is penstock serve running there, is --http right?"
 
 
 class NotOurServer(ApiError):
-    def __str__(self) -> str:
-        return f"{self.url} does not answer like Penstock: {self.text}; is --http right?"
+    line = "{url} does not answer like Penstock: {text}; is --http right?"
 
 
 class _ErrorFields(msgspec.Struct, frozen=True):

@@ -55,39 +55,28 @@ class CreatedKey(msgspec.Struct, frozen=True):
 class NoSuchKey(PenstockError):
     exit_code: ClassVar[int] = ExitCode.NOT_FOUND
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    text: str
 
     def __str__(self) -> str:
         return self.text
 
 
 class NoData(PenstockError):
-    def __init__(self, directory: str) -> None:
-        super().__init__(directory)
-        self.directory = directory
+    directory: str
 
-    def __str__(self) -> str:
-        return f"{self.directory} holds no Penstock data; give the server's data directory"
+    line = "{directory} holds no Penstock data; give the server's data directory"
 
 
 class HeldByServer(PenstockError):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.reason}; without --data this command asks the running server"
+    line = "{reason}; without --data this command asks the running server"
 
 
 class BadKey(PenstockError):
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
+    limit: int
 
-    def __str__(self) -> str:
-        return f"give a key of 1 to {self.limit} bytes of UTF-8 on stdin"
+    line = "give a key of 1 to {limit} bytes of UTF-8 on stdin"
 
 
 def register(app: typer.Typer) -> None:

@@ -14,12 +14,9 @@ if TYPE_CHECKING:
 class NoTopics(PenstockError):
     exit_code = 2
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
-    def __str__(self) -> str:
-        return f"{self.path} is no data directory: it has no directory of topics"
+    line = "{path} is no data directory: it has no directory of topics"
 
 
 def register(app: typer.Typer) -> None:

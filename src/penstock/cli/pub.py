@@ -48,9 +48,7 @@ Partition = Annotated[
 
 
 class MessageTooLong(PenstockError):
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    number: int
 
     def __str__(self) -> str:
         return f"message {self.number} is longer than {MAX_MESSAGE_BYTES} bytes, no frame holds it"

@@ -23,12 +23,9 @@ SET_HELP = "Any setting, as section.key=value; may be given again."
 class NotLinux(PenstockError):
     """Another system than the one that the server is made for."""
 
-    def __init__(self, system: str) -> None:
-        super().__init__(system)
-        self.system = system
+    system: str
 
-    def __str__(self) -> str:
-        return f"the server runs on Linux, and this is {self.system}; clients run here too"
+    line = "the server runs on Linux, and this is {system}; clients run here too"
 
 
 def register(app: typer.Typer) -> None:

@@ -48,10 +48,8 @@ _ANY_BYTES: Final = frozenset({"message", "template", "file", "data"})
 class UnusableTrust(PenstockError):
     """`path`: the file with the certificates to trust, None for those of the system."""
 
-    def __init__(self, path: str | None, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str | None
+    reason: str
 
     def __str__(self) -> str:
         return f"--ca {self.path}: {self.reason}" if self.path else f"certificates: {self.reason}"

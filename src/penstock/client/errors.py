@@ -34,13 +34,10 @@ class ClientError(PenstockError):
 class ConnectFailed(ClientError):
     exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
-    def __init__(self, server: str, reason: str) -> None:
-        super().__init__(server, reason)
-        self.server = server
-        self.reason = reason
+    server: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"cannot connect to {self.server}: {self.reason}"
+    line = "cannot connect to {server}: {reason}"
 
 
 class ConnectionLost(ClientError):
@@ -48,11 +45,9 @@ class ConnectionLost(ClientError):
 
     exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
-    def __init__(self, server: str, reason: str, unconfirmed: int = 0) -> None:
-        super().__init__(server, reason, unconfirmed)
-        self.server = server
-        self.reason = reason
-        self.unconfirmed = unconfirmed
+    server: str
+    reason: str
+    unconfirmed: int = 0
 
     def __str__(self) -> str:
         text = f"the connection to {self.server} was lost: {self.reason}"
@@ -64,39 +59,30 @@ class ConnectionLost(ClientError):
 class RequestTimedOut(ClientError):
     exit_code: ClassVar[int] = ExitCode.NO_CONNECTION
 
-    def __init__(self, server: str, what: str, timeout_s: float) -> None:
-        super().__init__(server, what, timeout_s)
-        self.server = server
-        self.what = what
-        self.timeout_s = timeout_s
+    server: str
+    what: str
+    timeout_s: float
 
-    def __str__(self) -> str:
-        return f"{self.server} did not answer {self.what} within {self.timeout_s:g} s"
+    line = "{server} did not answer {what} within {timeout_s:g} s"
 
 
 class ProtocolViolation(ClientError):
     """`reason` is the complaint of the decoder. The connection is closed: its stream is lost."""
 
-    def __init__(self, server: str, reason: str) -> None:
-        super().__init__(server, reason)
-        self.server = server
-        self.reason = reason
+    server: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.server} sent bytes that break the protocol: {self.reason}"
+    line = "{server} sent bytes that break the protocol: {reason}"
 
 
 class ClientClosed(ClientError):
-    def __str__(self) -> str:
-        return "the client is not open; use it inside `async with` or `with`"
+    line = "the client is not open; use it inside `async with` or `with`"
 
 
 class Refused(ClientError):
-    def __init__(self, code: int, text: str, what: str) -> None:
-        super().__init__(code, text, what)
-        self.code = code
-        self.text = text
-        self.what = what
+    code: int
+    text: str
+    what: str
 
     def __str__(self) -> str:
         code = f" (code {self.code})" if self.code else ""
@@ -166,12 +152,10 @@ class PublishRefused(ClientError):
 class RecordsTooLarge(ClientError, ValueError):
     """`safe_bytes` always fit: what else does depends on the bytes."""
 
-    def __init__(self, count: int, size_bytes: int, safe_bytes: int, frame_bytes: int) -> None:
-        super().__init__(count, size_bytes, safe_bytes, frame_bytes)
-        self.count = count
-        self.size_bytes = size_bytes
-        self.safe_bytes = safe_bytes
-        self.frame_bytes = frame_bytes
+    count: int
+    size_bytes: int
+    safe_bytes: int
+    frame_bytes: int
 
     def __str__(self) -> str:
         which = "a message" if self.count == 1 else f"a request with {self.count} messages"

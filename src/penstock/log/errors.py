@@ -42,15 +42,11 @@ class LogError(PenstockError):
 
 
 class CorruptLog(LogError):
-    def __init__(
-        self, path: str, position: int, reason: str, first_offset: int, next_offset: int
-    ) -> None:
-        super().__init__(path, position, reason, first_offset, next_offset)
-        self.path = path
-        self.position = position
-        self.reason = reason
-        self.first_offset = first_offset
-        self.next_offset = next_offset
+    path: str
+    position: int
+    reason: str
+    first_offset: int
+    next_offset: int
 
     def __str__(self) -> str:
         return (
@@ -62,9 +58,9 @@ class CorruptLog(LogError):
 class StagingDamaged(CorruptLog):
     """`rolled_back`: the transaction was given up for it, and left nothing behind."""
 
-    def __init__(self, path: str, position: int, reason: str, *, rolled_back: bool = False) -> None:
-        super().__init__(path, position, reason, 0, 0)
-        self.rolled_back = rolled_back
+    first_offset: int = 0
+    next_offset: int = 0
+    rolled_back: bool = False
 
     def after_rollback(self) -> "StagingDamaged":
         return StagingDamaged(self.path, self.position, self.reason, rolled_back=True)
@@ -79,27 +75,18 @@ class KeyUnknown(CorruptLog):
 
 
 class OffsetOutOfRange(LogError):
-    def __init__(self, offset: int, earliest: int, latest: int) -> None:
-        super().__init__(offset, earliest, latest)
-        self.offset = offset
-        self.earliest = earliest
-        self.latest = latest
+    offset: int
+    earliest: int
+    latest: int
 
-    def __str__(self) -> str:
-        return (
-            f"offset out of range: requested {self.offset}, "
-            f"earliest {self.earliest}, latest {self.latest}"
-        )
+    line = "offset out of range: requested {offset}, earliest {earliest}, latest {latest}"
 
 
 class AppendFailed(LogError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"append to {self.path} failed, nothing was stored: {self.reason}"
+    line = "append to {path} failed, nothing was stored: {reason}"
 
 
 class StorageFull(AppendFailed):
@@ -111,56 +98,39 @@ class Overloaded(AppendFailed):
 
 
 class OutcomeUnknown(LogError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"outcome unknown: flushing {self.path} failed: {self.reason}"
+    line = "outcome unknown: flushing {path} failed: {reason}"
 
 
 class PartitionStopped(LogError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.path} takes no appends until restart: {self.reason}"
+    line = "{path} takes no appends until restart: {reason}"
 
 
 class TooLarge(LogError):
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(what, size, limit)
-        self.what = what
-        self.size = size
-        self.limit = limit
+    what: str
+    size: int
+    limit: int
 
-    def __str__(self) -> str:
-        return f"{self.what} of {self.size} bytes is over the limit of {self.limit}"
+    line = "{what} of {size} bytes is over the limit of {limit}"
 
 
 class FencedProducer(LogError):
-    def __init__(self, producer_id: int, epoch: int, current_epoch: int) -> None:
-        super().__init__(producer_id, epoch, current_epoch)
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.current_epoch = current_epoch
+    producer_id: int
+    epoch: int
+    current_epoch: int
 
-    def __str__(self) -> str:
-        return (
-            f"producer {self.producer_id} epoch {self.epoch} is fenced "
-            f"by epoch {self.current_epoch}"
-        )
+    line = "producer {producer_id} epoch {epoch} is fenced by epoch {current_epoch}"
 
 
 class SequenceGap(LogError):
-    def __init__(self, producer_id: int, sequence: int, expected: int) -> None:
-        super().__init__(producer_id, sequence, expected)
-        self.producer_id = producer_id
-        self.sequence = sequence
-        self.expected = expected
+    producer_id: int
+    sequence: int
+    expected: int
 
     def __str__(self) -> str:
         hint = "" if self.expected else ": who is not known begins a new epoch with 0"
@@ -185,55 +155,41 @@ class StagingGap(SequenceGap):
 
 
 class UnknownTopic(LogError):
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
+    topic: str
 
-    def __str__(self) -> str:
-        return f"no topic named {self.topic!r}"
+    line = "no topic named {topic!r}"
 
 
 class TopicReplaced(UnknownTopic):
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} was deleted and made anew since records were staged for it; "
-            "abort the transaction and write it again"
-        )
+    line = (
+        "topic {topic!r} was deleted and made anew since records were staged for it; abort "
+        "the transaction and write it again"
+    )
 
 
 class UnknownPartition(LogError):
-    def __init__(self, topic: str, partition: int) -> None:
-        super().__init__(topic, partition)
-        self.topic = topic
-        self.partition = partition
+    topic: str
+    partition: int
 
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} has no partition {self.partition}"
+    line = "topic {topic!r} has no partition {partition}"
 
 
 class TopicExists(LogError):
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
+    topic: str
 
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} already exists"
+    line = "topic {topic!r} already exists"
 
 
 class InvalidSettings(LogError):
-    def __init__(self, setting: str, value: object, reason: str) -> None:
-        super().__init__(setting, value, reason)
-        self.setting = setting
-        self.value = value
-        self.reason = reason
+    setting: str
+    value: object
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.setting} = {self.value!r}: {self.reason}"
+    line = "{setting} = {value!r}: {reason}"
 
 
 class LogClosed(LogError):
-    def __str__(self) -> str:
-        return "the log is shutting down"
+    line = "the log is shutting down"
 
 
 def closed_error(deleted_topic: str | None) -> LogError:
@@ -244,12 +200,9 @@ def closed_error(deleted_topic: str | None) -> LogError:
 class CommitUnfinished(LogError):
     """Repeating the commit is right, writing the records again is wrong: they would be there twice."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"the commit is decided and will appear, but cannot be finished yet: {self.reason}"
+    line = "the commit is decided and will appear, but cannot be finished yet: {reason}"
 
 
 class CommitWaits(CommitUnfinished):
@@ -260,36 +213,27 @@ class CommitWaits(CommitUnfinished):
 
 
 class DecisionUnknown(LogError):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"the decision may be written or not: {self.reason}; repeat the commit"
+    line = "the decision may be written or not: {reason}; repeat the commit"
 
 
 class TransactionNotOpen(LogError):
-    def __init__(self, name: str, state: str) -> None:
-        super().__init__(name, state)
-        self.name = name
-        self.state = state
+    name: str
+    state: str
 
-    def __str__(self) -> str:
-        return f"transaction {self.name!r} is {self.state}"
+    line = "transaction {name!r} is {state}"
 
 
 class RecordConflict(LogError):
     """Nothing of the change has happened. Versions as in records.py: 0 means that there is none."""
 
-    def __init__(self, space: str, name: str, expected: int, found: int) -> None:
-        super().__init__(space, name, expected, found)
-        self.space = space
-        self.name = name
-        self.expected = expected
-        self.found = found
+    space: str
+    name: str
+    expected: int
+    found: int
 
-    def __str__(self) -> str:
-        return f"record {self.name!r} of {self.space} was changed meanwhile; try again"
+    line = "record {name!r} of {space} was changed meanwhile; try again"
 
 
 class InvalidTopicName(PenstockError, ValueError):
@@ -297,10 +241,8 @@ class InvalidTopicName(PenstockError, ValueError):
 
     kind: ClassVar[str] = "topic"
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
+    name: str
+    reason: str
 
     def __str__(self) -> str:
         shown = ascii(self.name[:MAX_CHARS_SHOWN])

@@ -17,64 +17,50 @@ from penstock.errors import PenstockError
 class MetadataError(PenstockError):
     """Anything that the store reports."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
 
 class MetadataTooNew(MetadataError):
     """The database was written by a newer version; nothing was changed in it."""
 
-    def __init__(self, path: str, found: int, known: int) -> None:
-        super().__init__(path)
-        self.found = found
-        self.known = known
+    found: int
+    known: int
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: written by a newer Penstock (metadata version {self.found}, this one "
-            f"knows up to {self.known}); use the newer version or another data directory"
-        )
+    line = (
+        "{path}: written by a newer Penstock (metadata version {found}, this one knows up to "
+        "{known}); use the newer version or another data directory"
+    )
 
 
 class MetadataMissing(MetadataError):
     """Starting without it would make an empty server out of a full one, open to everybody."""
 
-    def __init__(self, path: str, topics: int, directory: str) -> None:
-        super().__init__(path)
-        self.topics = topics
-        self.directory = directory
+    topics: int
+    directory: str
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path} is missing beside {self.topics} topic directories; put it back from a backup, "
-            f"or take the topics back with: penstock log rebuild-metadata {self.directory}"
-        )
+    line = (
+        "{path} is missing beside {topics} topic directories; put it back from a backup, or "
+        "take the topics back with: penstock log rebuild-metadata {directory}"
+    )
 
 
 class MetadataDamaged(MetadataError):
     """The file is no database of ours, or its content is damaged."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: damaged metadata ({self.reason}); restore it from a backup, or move it away "
-            "and take the topics back with penstock log rebuild-metadata"
-        )
+    line = (
+        "{path}: damaged metadata ({reason}); restore it from a backup, or move it away and "
+        "take the topics back with penstock log rebuild-metadata"
+    )
 
 
 class MetadataUnavailable(MetadataError):
     """The database could not be opened or read; the content may be fine."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: cannot use the metadata ({self.reason})"
+    line = "{path}: cannot use the metadata ({reason})"
 
 
 class MetadataWriteFailed(MetadataError):
@@ -85,39 +71,29 @@ class MetadataWriteFailed(MetadataError):
     this way is unknown across a crash, so changes should be written to be repeatable.
     """
 
-    def __init__(self, path: str, reason: str, changes: int) -> None:
-        super().__init__(path)
-        self.reason = reason
-        self.changes = changes
+    reason: str
+    changes: int
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.changes} metadata change(s) not written ({self.reason})"
+    line = "{path}: {changes} metadata change(s) not written ({reason})"
 
 
 class MetadataRefused(MetadataError):
     """The change is undone, the others of its group are kept."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: the database refuses a statement ({self.reason})"
+    line = "{path}: the database refuses a statement ({reason})"
 
 
 class MetadataOverloaded(MetadataError):
     """The queue of changes is full; try again later."""
 
-    def __init__(self, path: str, limit: int) -> None:
-        super().__init__(path)
-        self.limit = limit
+    limit: int
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.limit} metadata changes wait already; try again later"
+    line = "{path}: {limit} metadata changes wait already; try again later"
 
 
 class MetadataClosed(MetadataError):
     """The store was closed."""
 
-    def __str__(self) -> str:
-        return f"{self.path}: the metadata store is closed"
+    line = "{path}: the metadata store is closed"

@@ -73,24 +73,18 @@ logger = logging.getLogger(__name__)
 class Exposed(PenstockError):
     """The server could be reached from outside without keys and TLS."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"refusing to start: {self.reason}"
+    line = "refusing to start: {reason}"
 
 
 class NothingStored(PenstockError):
     """The server could not store everything before its end: this sets the exit code."""
 
-    def __init__(self, directory: str, reason: str) -> None:
-        super().__init__(directory, reason)
-        self.directory = directory
-        self.reason = reason
+    directory: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.directory}: {self.reason} while the server ran; what it held is lost"
+    line = "{directory}: {reason} while the server ran; what it held is lost"
 
 
 class Server:

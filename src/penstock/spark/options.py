@@ -71,13 +71,10 @@ T = TypeVar("T")
 class OptionError(PenstockError, ValueError):
     """An option that is wrong, and why."""
 
-    def __init__(self, option: str, problem: str) -> None:
-        super().__init__(option, problem)
-        self.option = option
-        self.problem = problem
+    option: str
+    problem: str
 
-    def __str__(self) -> str:
-        return f"option {self.option}: {self.problem}"
+    line = "option {option}: {problem}"
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 class DataLost(PenstockError):
     """Records that were asked for are not there any more, or never were."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    what: str
 
-    def __str__(self) -> str:
-        return f"{self.what}; with option failOnDataLoss false reading goes on with what is there"
+    line = "{what}; with option failOnDataLoss false reading goes on with what is there"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,7 @@ VERSION: Final = 1
 class NotOurOffset(PenstockError):
     """A checkpoint that this source has not written."""
 
-    def __init__(self, found: object) -> None:
-        super().__init__(found)
-        self.found = found
+    found: object
 
     def __str__(self) -> str:
         shown = str(self.found)[:80]

@@ -48,13 +48,10 @@ SCHEMA_WITH_HEADERS: Final = StructType([*SCHEMA.fields]).add("headers", ArrayTy
 class OtherSchema(PenstockError):
     """A read with a schema of the user's own."""
 
-    def __init__(self, given: str, fixed: str) -> None:
-        super().__init__(given, fixed)
-        self.given = given
-        self.fixed = fixed
+    given: str
+    fixed: str
 
-    def __str__(self) -> str:
-        return f"the columns are always {self.fixed}: leave .schema(...) away, and select what you need"
+    line = "the columns are always {fixed}: leave .schema(...) away, and select what you need"
 
 
 class PenstockSource(DataSource):

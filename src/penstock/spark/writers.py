@@ -47,9 +47,7 @@ logger = logging.getLogger(__name__)
 class WriteRefused(PenstockError):
     """The rows cannot be written; the text says why in one line."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
     def __str__(self) -> str:
         return self.reason

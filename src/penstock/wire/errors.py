@@ -18,11 +18,9 @@ class PeerError(PenstockError):
     `code` is the number the protocol answers with, or None where it closes without an answer.
     """
 
-    def __init__(self, what: str, position: int, code: int | None = None) -> None:
-        super().__init__(what, position, code)
-        self.what = what
-        self.position = position
-        self.code = code
+    what: str
+    position: int
+    code: int | None = None
 
     def __str__(self) -> str:
         code = "" if self.code is None else f" (code {self.code})"

@@ -46,12 +46,9 @@ MAX_SLOW_KEY_BYTES: Final = 1024
 class SlowHashFailed(PenstockError):
     """The slow hash could not be computed, for example for lack of memory."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"argon2id could not be computed: {self.reason}"
+    line = "argon2id could not be computed: {reason}"
 
 
 def make_key(random_bytes: RandomBytes) -> str:

@@ -40,12 +40,9 @@ _ATTEMPT: Final = re.compile(r"~([0-9]{1,9})$")
 class MetadataPresent(PenstockError):
     exit_code = 2
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
-    def __str__(self) -> str:
-        return f"{self.path} is there; move it away first if it is to be made anew"
+    line = "{path} is there; move it away first if it is to be made anew"
 
 
 def check_metadata_is_there(files: FileSystem, directory: str) -> None:

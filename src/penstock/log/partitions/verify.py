@@ -48,12 +48,9 @@ from penstock.log.storage.segment import (
 class NoLogDirectory(PenstockError):
     exit_code = 2
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
-    def __str__(self) -> str:
-        return f"{self.path} is no data directory and no partition of one; name one of these"
+    line = "{path} is no data directory and no partition of one; name one of these"
 
 
 @dataclass(slots=True)

@@ -55,10 +55,8 @@ class Holder(msgspec.Struct, frozen=True):
 class DataDirectoryInUse(PenstockError):
     """Another process holds the data directory; `holder` is None when it did not say who."""
 
-    def __init__(self, path: str, holder: Holder | None) -> None:
-        super().__init__(path, holder)
-        self.path = path
-        self.holder = holder
+    path: str
+    holder: Holder | None
 
     def __str__(self) -> str:
         holder = self.holder or "another process that left no name"

@@ -18,24 +18,19 @@ class ConfigError(PenstockError):
 
 
 class ConfigFileError(ConfigError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+    line = "{path}: {reason}"
 
 
 class UnknownKey(ConfigError):
     """`key` and `nearest` are named as its source names keys: in dots, or as a variable. `nearest` is
     empty if none is near."""
 
-    def __init__(self, key: str, source: str, nearest: str) -> None:
-        super().__init__(key, source, nearest)
-        self.key = key
-        self.source = source
-        self.nearest = nearest
+    key: str
+    source: str
+    nearest: str
 
     def __str__(self) -> str:
         near = (
@@ -45,25 +40,20 @@ class UnknownKey(ConfigError):
 
 
 class BadValue(ConfigError):
-    def __init__(self, key: str, value: object, source: str, expected: str) -> None:
-        super().__init__(key, value, source, expected)
-        self.key = key
-        self.value = value
-        self.source = source
-        self.expected = expected
+    key: str
+    value: object
+    source: str
+    expected: str
 
     def __str__(self) -> str:
         return f"{self.source}: {self.key} = {_shown(self.value)}: expected {self.expected}"
 
 
 class ConfigConflict(ConfigError):
-    def __init__(self, keys: tuple[str, ...], reason: str) -> None:
-        super().__init__(keys, reason)
-        self.keys = keys
-        self.reason = reason
+    keys: tuple[str, ...]
+    reason: str
 
-    def __str__(self) -> str:
-        return f"configuration: {self.reason}"
+    line = "configuration: {reason}"
 
 
 def _shown(value: object) -> str:

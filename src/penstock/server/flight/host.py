@@ -61,12 +61,9 @@ logger = logging.getLogger(__name__)
 class FlightFailed(PenstockError):
     """The Flight listener did not come up."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
-    def __str__(self) -> str:
-        return f"Flight cannot start: {self.reason}; listeners.flight = off does without it"
+    line = "Flight cannot start: {reason}; listeners.flight = off does without it"
 
 
 class _Child:

@@ -19,15 +19,12 @@ BACKLOG: Final = 1024
 class BindFailed(PenstockError):
     """A listener cannot bind its address."""
 
-    def __init__(self, listener: str, address: Address, reason: str, hint: str) -> None:
-        super().__init__(listener, address, reason, hint)
-        self.listener = listener
-        self.address = address
-        self.reason = reason
-        self.hint = hint
+    listener: str
+    address: Address
+    reason: str
+    hint: str
 
-    def __str__(self) -> str:
-        return f"cannot listen on {self.address} (listeners.{self.listener}): {self.reason}; {self.hint}"
+    line = "cannot listen on {address} (listeners.{listener}): {reason}; {hint}"
 
 
 class Listener:

@@ -17,13 +17,10 @@ RECORD_BYTES: Final = 16 * 1024
 class TlsFileError(PenstockError):
     """The certificate, its key or the client CA cannot be used."""
 
-    def __init__(self, paths: str, reason: str) -> None:
-        super().__init__(paths, reason)
-        self.paths = paths
-        self.reason = reason
+    paths: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"TLS: cannot use {self.paths}: {self.reason}"
+    line = "TLS: cannot use {paths}: {reason}"
 
 
 def server_context(certificate: str, key: str, client_ca: str | None) -> ssl.SSLContext:
