@@ -1,4 +1,4 @@
 """The durable log: batches, segments, partitions, group commit, recovery, retention, compaction.
 
-Nothing here knows a wire protocol or what a message means; that is the broker's room.
+Knows no wire protocol and gives messages no meaning; the broker does that.
 """

@@ -56,8 +56,8 @@ READER_THREADS = 2
 MAX_UNDURABLE_BYTES = 512 * 1024 * 1024
 # Retention and compaction need not be prompt: segments are large and rarely become due.
 MAINTENANCE_INTERVAL_S = 60.0
-# A start after a crash opens what the last process had not closed, but not for longer than this: the rest
-# is opened behind it, what is asked for first.
+# A start after a crash opens the partitions that the last process had not closed, for at most this long.
+# The rest is opened in the background, or earlier when it is used.
 RECOVERY_WAIT_S = 5.0
 
 __all__ = ["EmbeddedEngine", "EngineOptions", "boot_time_s", "wall_clock_us"]
@@ -100,7 +100,7 @@ class EmbeddedEngine:
         observe_flush: Callable[[float, int], None] | None = None,
         elapsed_s: Callable[[], float] | None = None,
     ) -> None:
-        """`elapsed_s` confirms the clock (steady_clock.py); without it the clock is believed."""
+        """`elapsed_s` confirms the clock (steady_clock.py); without it the wall clock is trusted."""
         self.directory = directory
         self.options = options if options is not None else EngineOptions()
         self.post = post
@@ -119,7 +119,7 @@ class EmbeddedEngine:
             opened.pop_all()
 
     def _open(self, opened: ExitStack) -> None:
-        """`opened` closes what was opened so far, when the rest fails."""
+        """`opened` closes everything that was opened so far if a later step fails."""
         check_metadata_is_there(self.files, self.directory)
         self.cache = BatchCache(self.options.cache_bytes)
         self.pool = HandlePool(self.files, self.options.open_files)
@@ -195,7 +195,7 @@ class EmbeddedEngine:
     def _open_unknown(
         self, unknown: list[tuple[Partitions, int]], at_most_s: float | None = None
     ) -> list[tuple[Partitions, int]]:
-        """Opens what the last process left open, so that damage is told; gives what is left to do."""
+        """Opens partitions that the last process left open, so that damage is reported; returns the rest."""
         began_s = self._monotonic()
         for at, (partitions, number) in enumerate(unknown):
             late = at_most_s is not None and self._monotonic() - began_s > at_most_s
@@ -261,7 +261,7 @@ class EmbeddedEngine:
         return topic.info
 
     def _created(self, change: Pending[int], topic: Topic) -> None:
-        """Takes back what a topic that did not come to be has written."""
+        """Removes the files of a topic whose creation failed."""
         if change.error is not None:
             self.catalogue.remove_files(topic.directory, lambda: self._stop_partitions(topic))
 
@@ -487,14 +487,14 @@ class EmbeddedEngine:
         """Raises LogClosed once the engine is closing."""
         try:
             self._readers.submit(work)
-        except RuntimeError:  # said by an executor after its shutdown, and only then
+        except RuntimeError:  # an executor raises it after its shutdown, and only then
             raise LogClosed from None
 
     def _maintain(self) -> None:
         while not self._closing.wait(self.options.maintenance_interval_s):
             try:
                 self.maintain()
-            except Exception:  # a defect: the next round must come all the same
+            except Exception:  # a bug: the next round must run nevertheless
                 logger.exception("maintenance failed")
 
     def maintain(self) -> None:
@@ -515,7 +515,7 @@ class EmbeddedEngine:
                 try:
                     self._with_space(partition)
                 except CorruptLog:
-                    continue  # reported where it was met
+                    continue  # already reported where it was found
                 except (LogError, BatchError, OSError) as error:
                     logger.warning("maintenance of %s: %s", partition.directory, error)
         self.catalogue.describe()
@@ -523,7 +523,7 @@ class EmbeddedEngine:
             self.reserve.fill()
 
     def _with_space(self, partition: Partition) -> None:
-        """Retention must write a little before it can give back much."""
+        """Retention has to write a little before it can free space."""
         try:
             self._maintain_partition(partition)
         except OSError as error:
@@ -567,7 +567,7 @@ class EmbeddedEngine:
     def _note_ends(self) -> None:
         """Without them the next start opens every partition, as after a crash."""
         if self._presence.lost is not None:
-            return  # what is there now may be another log
+            return  # the directory may hold another log by now
         try:
             write_ends(
                 self.files,

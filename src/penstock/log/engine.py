@@ -1,4 +1,4 @@
-"""The engine page: all that broker, sessions and server ask of a log, whoever keeps it.
+"""The engine page: the interface between broker, sessions and server and the log, whatever stores it.
 
 Narrow and asynchronous: everything that may touch a disk or a network gives a token or a change that
 completes later. The embedded engine (embedded.py) is one implementation. Others import nothing of `log`
@@ -6,14 +6,14 @@ but this page, which is made of
 
     engine.py             the engine: topics, records, groups, transactions, statistics
     records.py            its metadata: named records with compare and set, and their feed
-    pending.py            what is promised for later
+    pending.py            results that complete later
     settings.py           the settings of a topic
-    statistics.py         what is counted
+    statistics.py         counters
     errors.py, metadata_errors.py
     batch/                the batch format, which both sides of the page share
 
-`make lint` checks it. Who builds the embedded engine (server/assembly.py) and offline tools of the command
-line may name what stands behind the page.
+`make lint` checks it. Only server/assembly.py, which builds the embedded engine, and the offline tools of
+the command line may import what is behind the page.
 """
 
 import threading
@@ -68,7 +68,7 @@ class TopicInfo(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many there are of what has a limit."""
+    """Current numbers of everything that has a limit."""
 
     topics: int
     partitions: int
@@ -77,7 +77,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition as it is now. `stopped` says why it takes no appends, `damages` what is lost."""
+    """A partition as it is now. `stopped`: why it refuses appends; `damages`: what is lost."""
 
     topic: str
     partition: int
@@ -169,8 +169,8 @@ class Transactions(Protocol):
     def stage_groups(
         self, name: str, task: int, groups: Sequence[Sequence[Target]], sequence: int | None = None
     ) -> int:
-        """Durable on return, and in nobody's sight. Groups that were numbered and are there already
-        are left out; gives how many."""
+        """Durable on return, and not visible to readers. Numbered groups that are stored already are
+        skipped; returns how many."""
         ...
 
     def commit(self, name: str, tasks: Tasks) -> None:
@@ -178,7 +178,7 @@ class Transactions(Protocol):
         ...
 
     def abort(self, name: str) -> None:
-        """What was staged is gone. Aborting what does not exist is fine; a commit stands."""
+        """Removes what was staged. Aborting an unknown transaction is allowed; a committed one stays."""
         ...
 
     def state(self, name: str) -> str:
@@ -242,14 +242,14 @@ class Engine(Protocol):
 
     @property
     def undurable_bytes(self) -> int:
-        """What was accepted and is not told yet, over all partitions and doors together."""
+        """Bytes that were accepted and whose appends are not complete, over all partitions and doors."""
         ...
 
     def read(
         self, topic: str, partition: int, offset: int, max_bytes: int, *, early: bool = False
     ) -> ReadToken[ReadResult]:
-        """`early`: also messages at most once that are written and not durable yet. Only for who takes
-        messages at most once, and keeps no position."""
+        """`early`: also at-most-once messages that are written and not durable yet. Only for consumers
+        at most once, which keep no position."""
         ...
 
     def watch_early(
@@ -288,13 +288,13 @@ class Engine(Protocol):
         ...
 
     def sizes(self) -> Sizes:
-        """Quick, however many there are."""
+        """Takes constant time, however many there are."""
         ...
 
     def statistics(self) -> Statistics: ...
     @property
     def lost(self) -> str | None:
-        """Why nothing is stored until a restart; None while all is well."""
+        """Why nothing can be stored until a restart; None normally."""
         ...
 
     def partition_directory(self, topic: str, partition: int) -> str | None:

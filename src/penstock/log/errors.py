@@ -8,7 +8,7 @@ LogError (a PenstockError)
  +-- AppendFailed        nothing was stored, the caller may try again
  |    +-- StorageFull    ... because there is no space
  |    +-- Overloaded     ... because too much is waiting to be written
- +-- OutcomeUnknown      stored or not: the disk gave no answer that can be trusted
+ +-- OutcomeUnknown      stored or not: a flush failed, so the content of the disk is unknown
  +-- PartitionStopped    no appends until restart, after a failed fdatasync
  +-- TooLarge            a record or batch over its limit
  +-- FencedProducer      a newer epoch of the same producer exists
@@ -20,7 +20,7 @@ LogError (a PenstockError)
  +-- TransactionNotOpen  committed, or never begun
  +-- CommitUnfinished    decided, will appear; something keeps it from being finished now
  |    +-- CommitWaits     ... another transaction, which must be finished first
- +-- DecisionUnknown     decided or not: the metadata gave no answer that can be trusted
+ +-- DecisionUnknown     decided or not: the commit of the metadata failed
  +-- LogClosed           the log is shutting down
 InvalidTopicName         a PenstockError and ValueError: the name breaks a rule
     InvalidGroupName     the same of a group

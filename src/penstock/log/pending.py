@@ -1,4 +1,4 @@
-"""What the engine promises for later: a change of the metadata, seen from the caller's side."""
+"""Results that complete later: a change of the metadata, as its caller sees it."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Pending(Protocol[T_co]):
-    """Something that will be done, then for good either a result or an error."""
+    """A result that completes later, once and finally with a value or an error."""
 
     @property
     def done(self) -> bool: ...

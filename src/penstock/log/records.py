@@ -2,9 +2,9 @@
 
 A space holds records of one kind (topics, keys, settled ranges). A record has a name, bytes, and a version:
 a number that only grows over all spaces and is never given twice, so that a record that was deleted and
-made again is told from the old one. A change is a list of edits that happen together or not at all, and
-each edit may say which version it expects (compare and set). Whoever keeps records in memory reads a space
-once and follows its feed.
+created again differs from the old one. A change is a list of edits that happen together or not at all, and
+each edit may say which version it expects (compare and set). A module that keeps records in memory reads a
+space once and follows its feed.
 
     metadata.change([Put("keys", "ann", value, ABSENT), Delete("keys", "bob", version)]).result()
     metadata.watch("keys", lambda changes: ...)
@@ -162,7 +162,7 @@ class Space(Generic[T]):
         return [self.decode(one) for one in self._metadata.list(self.name, "", after, limit)]
 
     def decode(self, record: Record) -> Kept[T]:
-        """Raises msgspec.DecodeError for what another version or a stray hand has written."""
+        """Raises msgspec.DecodeError for a record that another version or another program wrote."""
         return Kept(record.name, self._decoder.decode(record.value), record.version)
 
     def put(self, name: str, value: T, expected: int = ANY) -> Put:

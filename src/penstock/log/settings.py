@@ -22,7 +22,7 @@ MAX_RECORD_BYTES = MAX_BATCH_BYTES
 MAX_PARTITIONS = 10_000
 # How much a crash of the machine may lose with durability "interval", by default.
 DEFAULT_FLUSH_INTERVAL_MS = 250
-# A longer wait between two flushes is durability "none" in disguise.
+# A longer wait between two flushes would be the same as durability "none".
 MAX_FLUSH_INTERVAL_MS = 3600 * 1000
 # Far beyond any disk and any age, and a thousand times it (milliseconds to microseconds) is an i64.
 MAX_NUMBER = 1 << 52

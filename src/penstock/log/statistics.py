@@ -1,4 +1,4 @@
-"""What an engine counts, for whoever watches it: values only, read when somebody asks."""
+"""The counters of an engine, for metrics and lists: values only, read on demand."""
 
 from dataclasses import dataclass
 
@@ -33,9 +33,9 @@ class Statistics:
     # Durable writes of the metadata, and the changes in them.
     metadata_commits: int
     metadata_changes: int
-    # Accepted and not yet told, over all partitions and doors.
+    # Accepted and not yet complete, over all partitions and doors.
     undurable_bytes: int
-    # How far the wall clock went ahead at once, while that is not believed.
+    # How far the wall clock jumped ahead, while the jump is not trusted.
     clock_step_us: int = 0
     # Read since start to find damage.
     scrubbed_bytes: int = 0

@@ -1,1 +1,1 @@
-"""The batch: its layout, building, reading and its Arrow face."""
+"""The batch: its layout, building, reading, and conversion to and from Arrow."""

@@ -70,7 +70,7 @@ def join_views(
 ) -> pa.RecordBatch:
     """One record batch for the rows of several views of a partition, with the columns of `schema`.
 
-    One view is not copied; several are put together. Raises BatchError for columns that lie.
+    One view is not copied; several are put together. Raises BatchError for columns with wrong offsets.
     """
     count = sum(map(len, views))
     constants: dict[str, tuple[str | int, pa.DataType]] = {
@@ -107,7 +107,7 @@ def _binary(
         offset=first_row,
     )
     try:
-        # Arrow trusts offsets blindly: wrong ones would read beyond the buffer. A nanosecond each.
+        # Arrow does not check offsets: wrong ones would read beyond the buffer. Takes a nanosecond each.
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         raise BatchError(str(error)) from None

@@ -98,7 +98,7 @@ def _as_headers(column: pa.Array) -> pa.Array:
 
 
 def _are_headers(kind: pa.DataType) -> bool:
-    """Just the two fields, by these names: a cast would make others empty without a word."""
+    """Accepts exactly these two fields: a cast would silently leave others empty."""
     types = pa.types
     if types.is_map(kind):
         return _is_plain(kind.key_type) and _is_plain(kind.item_type)

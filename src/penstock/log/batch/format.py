@@ -104,7 +104,7 @@ class BatchError(Exception):
 
 
 class Batch:
-    """An encoded body that has no offsets yet: what a producer hands to the log."""
+    """An encoded body without offsets, as a producer passes it to the log."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Batch:
         self.producer_id = 0
         self.epoch = 0
         self.sequence = 0
-        # -1 until somebody has computed it.
+        # -1 until it is computed.
         self.body_checksum = -1
 
     def from_producer(self, producer_id: int, epoch: int, sequence: int) -> "Batch":

@@ -1,6 +1,6 @@
 """Views on stored batches: columns and single records without copying what was read.
 
-Hot: compiled by mypyc, runs uncompiled too. Does no I/O; who reads the bytes is segment.py.
+Hot: compiled by mypyc, runs uncompiled too. Does no I/O; reader.py and scan.py read the bytes.
 """
 
 from typing import Final
@@ -53,7 +53,7 @@ class Record:
 
 
 class UnknownKeyId(BatchError):
-    """The batch is whole, and its body encrypted with a key that nobody here has."""
+    """The batch is intact, and its body is encrypted with a key that this server does not have."""
 
     def __init__(self, key_id: int) -> None:
         super().__init__(f"encrypted with key {key_id}, which is not known here")
@@ -95,7 +95,7 @@ def view_body(header: BatchHeader, buffer: bytes, position: int) -> "BatchView":
 def _unpacked(header: BatchHeader, buffer: bytes, position: int) -> bytes:
     packed = buffer[position : position + header.length - header.size]
     try:
-        # The library believes the frame's own size and not the limit that it is given.
+        # The library uses the size in the frame and ignores the limit that it is given.
         if zstandard.frame_content_size(packed) != header.raw_length:
             raise BatchError("zstd: the raw length does not match")
         return zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=True)
@@ -176,7 +176,7 @@ class BatchView:
             raise BatchError("columns reach past the end of the batch")
 
     def _i32(self, position: i64) -> i64:
-        # The checksum held, but a file that somebody else wrote may hold anything.
+        # The checksum is right, but another program may have written the file.
         if position + 4 > self.body_end:
             raise BatchError("columns reach past the end of the batch")
         number: i64 = i64(read_i32_le(self.buffer, position))
@@ -311,7 +311,7 @@ class BatchView:
         )
 
     def check_columns(self) -> None:
-        """Looks at every column offset, for those who trust no writer. Raises BatchError."""
+        """Checks every column offset, for callers that do not trust the writer. Raises BatchError."""
         self._check_rising(self.value_offsets_at, self.count)
         if self.key_offsets_at:
             self._check_rising(self.key_offsets_at, self.count)

@@ -91,13 +91,13 @@ class Catalogue:
         self._open_partition = open_partition
         self._clock_us = clock_us
         self._topics: dict[str, Topic] = {}
-        # Told of every topic that comes to be or changes.
+        # Called with every topic that is created or changed.
         self.watchers: list[Callable[[str], None]] = []
         self.partition_count = 0  # of all topics together
-        # Directories that are taken, and whose they are; None: of nobody, or still being removed.
+        # Directories in use, and their topics; None: of no topic, or still being removed.
         self._directories: dict[str, Topic | None] = {}
         self._descriptions = Descriptions(files, self._root, self._is_there)
-        # What is to be done before the files of a directory go, and the directory.
+        # Work to do before the files of a directory are removed, and the directory.
         self._removals: SimpleQueue[tuple[Callable[[], None], str] | None] = SimpleQueue()
         self._remover: threading.Thread | None = None
         self._files.make_directory(self._root)
@@ -233,13 +233,13 @@ class Catalogue:
     ) -> Pending[tuple[int, TopicSettings]]:
         """New settings, or more partitions; they count once they are durable. Gives what they are then."""
         topic = self.get(name)
-        # Looked at here for the sake of a quick answer. What counts is what the record says then.
+        # Checked here for a fast answer. The record decides when the change is applied.
         _changed(topic.info, changes, partitions)
         outcome: Promise[tuple[int, TopicSettings]] = Promise()
         before = topic.changing if topic.changing is not None else topic.creation
         topic.changing = outcome
-        # A creation that is done is applied a moment later, where callbacks run: until then nobody knows
-        # the version of the record.
+        # A completed creation is applied a moment later, in the callback thread: until then the version
+        # of the record is unknown here.
         if before is None or (before.done and before is not topic.creation):
             self._change(topic, changes, partitions, outcome)
         else:
@@ -290,7 +290,7 @@ class Catalogue:
     def remove(self, name: str, removed: Callable[[Topic], None]) -> Pending[int]:
         """Takes the topic away once that is durable, and calls back: its partitions must be stopped.
 
-        Its committed offsets go with it. Whoever asks for it too hears of the same removal.
+        Its committed offsets go with it. Concurrent calls share the same removal.
         """
         topic = self.get(name)
         if topic.removal is not None and not topic.removal.done:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from penstock.log.metadata.sql import SqlStore
 
-# Whoever still repeats calls for a transaction finds its row; after that the name is enough.
+# As long as clients may repeat calls for a transaction, its row stays; after that its name is enough.
 FOLDED_AFTER_US = 3600 * 1_000_000
 # Of one change: the thread that writes the metadata has others to serve.
 FOLDED_AT_ONCE = 500
@@ -46,7 +46,7 @@ def fold_rows(db: sqlite3.Connection, before_us: int) -> int:
     """Makes ranges of the oldest rows of numbered names. Gives how many; none when all is done."""
     rows = db.execute(
         "SELECT id, name, updated_us FROM transactions"
-        # GLOB ends at a NUL. Nobody is let in with one; an older version did.
+        # GLOB ends at a NUL. Such names are refused now; an older version accepted them.
         " WHERE state = 'committed' AND updated_us < ? AND name GLOB '*[0-9]'"
         " AND instr(name, char(0)) = 0"
         " ORDER BY updated_us LIMIT ?",

@@ -1,7 +1,7 @@
 """A small file in the directory of each topic that says what the topic is: name, id, partitions, settings.
 
-The metadata is the truth. The file is for the day on which the metadata is lost: `penstock log
-rebuild-metadata` (rebuild.py) takes topics back from it. It is written behind the appends, so it may be a
+The metadata is authoritative. The file is a copy for the case that the metadata is lost: `penstock log
+rebuild-metadata` (rebuild.py) restores topics from it. It is written after the appends, so it may be a
 minute old; a topic without records has no directory and no file.
 """
 

@@ -1,7 +1,7 @@
 """Committed offsets of consumer groups: durable before the commit is acknowledged.
 
-One set for all protocols and for Spark. The records are the truth; what is in memory follows their feed, so
-that it shows what is durable, in the order in which it became so, whoever changed it.
+One set for all protocols and for Spark. The records are authoritative; the copy in memory follows their
+feed, so it shows the durable offsets in the order of their commits, whichever client made them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,9 +1,9 @@
-"""A data directory whose metadata is lost: noticed at start, and made anew from the directories of topics.
+"""A data directory whose metadata is lost: detected at start, and rebuilt from the directories of topics.
 
-What comes back are topics: names, ids, partitions and settings from the descriptions beside the records
-(descriptions.py), and the records themselves, which were never touched. What does not: API keys, committed
-offsets, what subscribers have settled, transactions. No key comes back and the development key stays off:
-losing a file must not open the server.
+Restored are topics: names, ids, partitions and settings from the descriptions beside the records
+(descriptions.py), and the records themselves, which were never touched. Lost are API keys, committed
+offsets, settled ranges of subscribers, and transactions. No key is restored and the development key stays
+off: losing a file must not open the server.
 """
 
 import os

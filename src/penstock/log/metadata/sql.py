@@ -40,7 +40,7 @@ Post = Callable[[Callable[[], None]], object]
 
 # A waiting change holds about 1 KiB (closure, parameters, Change), so this is 64 MiB at most. It is
 # six changes for each of 10,000 connections; more means that the disk does not keep up, and then
-# the caller must hear it instead of the queue growing.
+# changes are refused instead of queued.
 MAX_QUEUED_CHANGES: Final = 65_536
 
 # A change takes about 10 us, so a full group delays its first change by about 40 ms: the time of a
@@ -373,7 +373,7 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
         raise MetadataDamaged(path, "an SQLite database of another program")
     if version > len(MIGRATIONS):
         raise MetadataTooNew(path, version, len(MIGRATIONS))
-    # Finds a damaged page now and not in the middle of the night. Reads the whole file once.
+    # Finds a damaged page at the start and not later. Reads the whole file once.
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise MetadataDamaged(path, " ".join(str(verdict).split()))

@@ -97,7 +97,7 @@ class MetadataStore(SqlStore):
             for watcher in self._watchers.get(space, ()):
                 try:
                     watcher(seen)
-                except Exception:  # the defect of one must not hide the change from the others
+                except Exception:  # the others must see the change nevertheless
                     _logger.exception("a watcher of %s failed", space)
 
 

@@ -33,7 +33,7 @@ class Group:
 
 
 class Load:
-    """What a flush in another thread has to tell when it is done."""
+    """The tokens and offsets that a flush in another thread completes."""
 
     def __init__(self, entries: list[Entry], repeats: list[AppendToken], end_offset: int) -> None:
         self.entries = entries

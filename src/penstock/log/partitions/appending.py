@@ -1,18 +1,18 @@
-"""When an append is told: the way of a batch from the caller to the disk and back, for one partition.
+"""The way of a batch from the caller to the disk and back, for one partition: when its append completes.
 
 A batch is in one of these states:
 
     queued     in `_pending`, without an offset
-    written    has its offset and is in the page cache; with durability none or interval it is told now
-    unflushed  written by the caller itself (`append_idle`), told by the next flush (durability ack)
+    written    has its offset and is in the page cache; with durability none or interval it completes now
+    unflushed  written by the caller itself (`append_idle`), completed by the next flush (durability ack)
     flushing   covered by a flush that runs in another thread while the next group is written (flushing.py)
-    told       its token has an offset or an error
+    completed  its token has an offset or an error
 
 Whoever holds `write_lock` writes. `append_idle` only tries it, so the event loop never waits: while a flush
 runs, or a segment must be begun, or others are before it, the batch is queued. A commit thread (commit.py)
 writes what is queued and flushes: one flush covers everything that came before it. A failed write is taken
 back and refused; a failed flush is final, because the kernel may have dropped the pages: the partition
-stops, and all that it may have covered hear "outcome unknown".
+stops, and every append that it may have covered fails with "outcome unknown".
 
 Locks, in the order in which they are taken: `serving`, `write_lock`, `_segments_lock`, `_lock`. The last
 one is held for a few instructions only, and is the only one that the event loop waits for.
@@ -71,7 +71,7 @@ LOOP_WRITE_BYTES = 64 * 1024
 # A group that leaves this much queued is flushed in another thread while the next one is written. With
 # less the next write is short, and would wait for the running flush of the same file.
 OVERLAP_BYTES = 256 * 1024
-# From this size on the disk is told to begin before the flush.
+# From this size on the kernel is asked to start writing before the flush.
 WRITEBACK_BYTES = 256 * 1024
 # What a cached batch costs beside its bytes.
 CACHE_OVERHEAD_BYTES = 512
@@ -158,7 +158,7 @@ class AppendSide:
     # --- the producer's side ---------------------------------------------------------------------
 
     def append(self, batch: Batch, token: AppendToken | None = None) -> AppendToken:
-        """Queues a batch; the commit thread must be told. Raises when it cannot be taken."""
+        """Queues a batch; the caller must notify the commit thread. Raises when it cannot be accepted."""
         size = batch.size()
         if size > MAX_BATCH_BYTES + HEADER_SIZE:
             raise TooLarge("batch", size, MAX_BATCH_BYTES)
@@ -321,8 +321,8 @@ class AppendSide:
         return entries
 
     def _finish_flush(self, outcome: Outcome, unflushed: list[Entry]) -> None:
-        """Waits for the flush in the other thread, if there is one, and tells of it. Where it failed,
-        what was written since (`unflushed`) is lost with it."""
+        """Waits for the flush in the other thread, if there is one, and completes its appends. If it
+        failed, what was written since (`unflushed`) fails with it."""
         flush = self._flushing.take()
         if flush is None:
             return
@@ -330,7 +330,7 @@ class AppendSide:
         outcome.tokens.extend(load.repeats)
         try:
             flush.future.result()
-        except Exception as error:  # whatever it is, nobody knows what is on the disk
+        except Exception as error:  # whatever the error is, the content of the disk is unknown
             self._stop(outcome, [*load.entries, *unflushed], as_disk_error(error))
             return
         self._flushed(outcome, load.entries, load.end_offset, flush.began_s)
@@ -388,7 +388,7 @@ class AppendSide:
             if offset >= self.next_offset:
                 self._producers.restore(producer_id, previous)
         # Other answers may rest on what was not written: a repeat of it, a gap behind it. Only
-        # repeats of what is in the log stand; the rest is told to try again.
+        # repeats of what is in the log stand; the rest is refused and may be sent again.
         kept = [t for t in outcome.tokens if t.repeated and 0 <= t.base_offset < self.next_offset]
         self.counters.failed_appends -= sum(t.error is not None for t in outcome.tokens)
         outcome.tokens = kept
@@ -435,7 +435,7 @@ class AppendSide:
         token.repeated = True
         token.base_offset = repeat.base_offset
         self.counters.repeated_batches += 1
-        # The first copy may be in this very group: the token is told after its flush.
+        # The first copy may be in this very group: the token completes after its flush.
         outcome.tokens.append(token)
         return False
 

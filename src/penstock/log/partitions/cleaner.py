@@ -269,7 +269,7 @@ def _with_ends(group: list[Segment], end_offset: int) -> Iterator[tuple[Segment,
 
 
 def _note_damage(partition: Partition, segment: Segment, error: CorruptLog) -> None:
-    """From now on the segment is left alone; its damage shows in what is told of the partition."""
+    """From now on the segment is left alone; its damage is reported with the partition."""
     partition.damages.tell(error)
     segment.damages.append(
         Damage(
@@ -370,7 +370,7 @@ def _is_fragmented(partition: Partition, segment: Segment) -> bool:
             try:
                 header = walker.check()
             except BatchError:
-                return True  # whoever rewrites it meets the damage and tells of it
+                return True  # the rewrite finds the damage and reports it
             if header is None:
                 break
             if header.flags & FLAG_CLEANED:

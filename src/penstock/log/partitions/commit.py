@@ -70,7 +70,7 @@ class GroupCommit:
         if not token.done or partition.needs_timer:
             self.submit(partition)
         if wakes:
-            # Not from inside the append: who is woken may append, too.
+            # Not from inside the append: a watcher that is woken may append, too.
             self.post(lambda: deliver(Outcome(wakes=wakes)))
         return token
 

@@ -1,7 +1,7 @@
-"""Damage of one partition, whoever met it: counted once, told in the log once, kept for whoever asks.
+"""Damage of one partition, found by any part of the server: counted once, logged once, kept for reports.
 
-Recovery finds damage at start, in what it walks. Sealed segments are read later, by readers, the cleaner
-and the scrub: what they meet comes here. Refusing the reads is the reader's business.
+Recovery finds damage at start, in the segments that it reads. Readers, the cleaner and the scrub read
+sealed segments later, and report what they find here. Refusing the reads is up to the reader.
 """
 
 import logging
@@ -13,14 +13,14 @@ from penstock.log.errors import CorruptLog, KeyUnknown
 from penstock.log.statistics import Counters
 from penstock.log.storage.scan import Damage
 
-# Places that are told of one partition. A disk that dies has millions, and a hundred lines say as much.
+# Damaged places that are logged for one partition. A failing disk has millions, and a hundred say as much.
 MAX_TOLD: Final = 100
 
 logger = logging.getLogger(__name__)
 
 
 class DamageReport:
-    """Any thread may tell of damage. `counters.damages` is the number of places."""
+    """Any thread may report damage. `counters.damages` is the number of places."""
 
     def __init__(self, counters: Counters, known: Iterable[Damage] = ()) -> None:
         self._counters = counters
@@ -30,7 +30,7 @@ class DamageReport:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Damage that a reader meets is reported where all can see it, not to this reader alone."""
+        """Reports damage that a reader finds, beside the error that the reader gets."""
         try:
             yield
         except CorruptLog as error:
@@ -38,7 +38,7 @@ class DamageReport:
             raise
 
     def tell(self, error: CorruptLog) -> None:
-        """A place that is known says nothing new; a batch with a key that is not known is not damaged."""
+        """Ignores a known place, and a batch whose encryption key is unknown, which is not damaged."""
         place = error.path, error.position
         if isinstance(error, KeyUnknown) or place in self._places or len(self.found) >= MAX_TOLD:
             return

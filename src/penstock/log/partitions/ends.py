@@ -1,8 +1,8 @@
-"""What a clean stop leaves of every partition: where its log begins and ends, and how large it is.
+"""What a clean stop notes of every partition: where its log begins and ends, and how large it is.
 
-One file for the whole data directory, so that a start opens no partition and lists need not either. A
-second small file beside it says that the first is exact. It goes away at the start: after a crash the noted
-ends are only known to have been durable, and each partition is opened before anything is told of it.
+One file for the whole data directory, so that neither a start nor a list opens partitions. A second small
+file beside it says that the first is exact. A start removes it: after a crash the noted ends are only known
+to have been durable, and each partition is opened before its ends are shown.
 """
 
 from collections.abc import Iterable
@@ -88,7 +88,7 @@ class KnownEnds:
 
 
 def take_ends(files: FileSystem, directory: str) -> KnownEnds:
-    """What the last clean stop left. From here on it is exact no more, for whoever comes next."""
+    """What the last clean stop noted. From here on it is no longer exact for the next process."""
     known = read_ends(files, directory)
     marker = f"{directory}/{CLEAN_STOP_FILE}"
     if files.exists(marker):
@@ -98,12 +98,12 @@ def take_ends(files: FileSystem, directory: str) -> KnownEnds:
 
 
 def read_ends(files: FileSystem, directory: str) -> KnownEnds:
-    """The same without taking it: for tools that only look."""
+    """The same, without removing the mark of exactness: for tools that only read."""
     data = read_small_file(files, f"{directory}/{ENDS_FILE}") or b""
     checksum, body = data[:4], data[4:]
     known = KnownEnds()
     if checksum != _checksum(body):
-        return known  # costs the time to open everything, loses nothing
+        return known  # nothing is lost: the start has to open every partition
     known.exact = read_small_file(files, f"{directory}/{CLEAN_STOP_FILE}") == checksum
     for topic in msgspec.json.decode(body, type=list[_Topic]):
         found = {row[0]: Ends(*row[1:]) for row in topic.partitions}

@@ -2,8 +2,8 @@
 
 While one group is being flushed the next one is written: measured, 1.5 times the throughput of write and
 flush in turns. A flush covers what was written before it began, no more. An error is final: the kernel
-may have dropped the pages, so nobody tries again. Does nothing with offsets or tokens; those travel with
-the flush as its `load`.
+may have dropped the pages, so there is no retry. Does nothing with offsets or tokens; the flush carries
+them as its `load`.
 """
 
 import time

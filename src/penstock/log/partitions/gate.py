@@ -1,4 +1,4 @@
-"""Appends to a topic that is not durable itself yet: told when both are."""
+"""Appends to a topic that is not durable itself yet: they complete when both are durable."""
 
 from penstock.log.errors import LogError
 from penstock.log.partitions.tokens import AppendToken

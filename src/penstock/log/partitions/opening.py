@@ -78,7 +78,7 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
         return NOTHING if ends is None else ends.get(number, NOTHING)
 
     def unknown(self) -> list[int]:
-        """Numbers of those that have to be opened before anything can be told of them."""
+        """Numbers of the partitions that have to be opened before their offsets are known."""
         ends = self._ends
         return [] if ends is None else [n for n, one in list(ends.items()) if not one.exact]
 
@@ -118,7 +118,7 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
             found = self.opened(number)
             if found is not None:
                 return found
-            if self.closed:  # the directory may belong to somebody else by now
+            if self.closed:  # the directory may belong to another topic by now
                 raise closed_error(self._deleted_topic)
             return self._open_now(number)
 
@@ -151,7 +151,7 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
             partition.settings = settings
 
     def close(self, deleted_topic: str | None = None) -> list[Partition]:
-        """Nothing is opened any more; waits for what is being opened, and gives what is open.
+        """Opens nothing from now on; waits for openings in progress, and returns the open partitions.
 
         `deleted_topic`: its name, when that is why.
         """
@@ -294,7 +294,7 @@ class Openings:
         self._submit(partition)
 
     def _watch_late(self, partition: Partition | None, offset: int, callback: Callback) -> None:
-        """Who watches what cannot be opened is woken, asks, and hears why."""
+        """Wakes the watchers of a partition that cannot be opened: their next read gets the error."""
         with suppress(LogError):
             if partition is not None:
                 partition.watch(offset, callback)

@@ -1,4 +1,4 @@
-"""What a commit step has to tell. Values only."""
+"""The result of a commit step. Values only."""
 
 import logging
 from collections.abc import Callable
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Outcome:
-    """What a commit step has to tell: tokens that are done, watchers to wake."""
+    """The result of a commit step: tokens that are complete, watchers to wake."""
 
     def __init__(self, wakes: list[Callback] | None = None) -> None:
         self.tokens: list[AppendToken] = []
@@ -19,11 +19,11 @@ class Outcome:
 
 
 def deliver(outcome: Outcome) -> None:
-    """Tells everybody. Runs in the thread that the callbacks belong to."""
+    """Runs all callbacks, in the thread that they belong to."""
     for token in outcome.tokens:
         token.complete()
     for wake in outcome.wakes:
         try:
             wake()
-        except Exception:  # one watcher's mistake must not silence the others
+        except Exception:  # an exception of one watcher must not keep the others from being called
             logger.exception("a watcher failed")

@@ -1,4 +1,4 @@
-"""A partition: one log of a topic. Its segments, who may see what, rolling by age, trimming, closing.
+"""A partition: one log of a topic. Its segments, visibility, rolling by age, trimming, closing.
 
 Appending is in appending.py, reading in reader.py, opening in recovery.py, cleaning in cleaner.py.
 """
@@ -60,7 +60,7 @@ class Partition(AppendSide):
                 self._sealing.add(segment, self.segments[-1].base_offset, self._producers)
         self.finish_rolls()
 
-    # --- who may see what ------------------------------------------------------------------------
+    # --- visibility ------------------------------------------------------------------------------
 
     def watch(self, offset: int, callback: Callback) -> None:
         """Calls back once when a record at `offset` can be read; at once when it can already."""
@@ -156,7 +156,7 @@ class Partition(AppendSide):
             except FileNotFoundError:
                 if self.deleted_topic is not None:
                     raise closed_error(self.deleted_topic) from None
-                # Retention changes the list first: only a stranger can have taken this file away.
+                # Retention changes the list first: only another program can have removed this file.
                 base_offset, path = segments[at].base_offset, segments[at].path
                 raise CorruptLog(path, 0, "the file is missing", base_offset, end) from None
         try:
@@ -187,10 +187,10 @@ class Partition(AppendSide):
         return self.pool.files.size(segment.path)
 
     def trim(self, offset: int) -> None:
-        """Gives up everything below `offset`: it is never read again, whole segments go at once."""
+        """Trims everything below `offset`: it is never read again; whole segments are removed at once."""
         with self.write_lock:
             offset = min(offset, self.visible_offset)
-            # Closed: the directory may belong to the next topic of the same name by now.
+            # Closed: the directory may belong to a new topic of the same name by now.
             if self.closed or offset <= self.start_offset:
                 return
             pairs = itertools.pairwise(self.segments)
@@ -248,7 +248,7 @@ class Partition(AppendSide):
             outcome.wakes.extend(step.wakes)
         with self.write_lock, self._lock:
             self.closed = True
-            # Came in while the rest was being written.
+            # Appended while the rest was being written.
             late, self._pending, self._pending_bytes = self._pending, [], 0
         # The event loop may have written more since the flush above.
         step = self.flush()

@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: which batch of whom was stored last, and where.
+"""Idempotent producers of one partition: the last stored batch of each, and its offset.
 
 A producer numbers its batches 0, 1, 2, ... within an epoch. A repeat is recognised however late it
 comes, because numbers are stored without gaps. Its offset is known for the last runs: batches of the same

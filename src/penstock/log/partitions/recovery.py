@@ -4,7 +4,7 @@ Finishes interrupted replacements, drops what retention had already given up, wa
 were never sealed, cuts a torn tail and reports damage. Sealed segments are not read, unless the snapshot
 of the producers is damaged. Running it twice changes nothing the second time.
 
-What is a torn tail and what is damage, survey.py tells: a torn tail is cut, damage stays where it is.
+survey.py decides what is a torn tail and what is damage: a torn tail is cut, damage stays where it is.
 
 What is not proven to be durable is written once more before it counts. If an fdatasync failed before
 the process ended, the page cache shows bytes that are not on the disk and that no later fdatasync
@@ -120,7 +120,7 @@ def recover(files: FileSystem, directory: str, durable_offset: int = 0) -> Recov
     first_base = segments[0].base_offset if segments else max(floor, start_offset or 0)
     if start_offset is None:
         # Retention writes the start before it removes anything: without one nothing was given up.
-        # A damaged one says nothing; then what is there is all that we know of.
+        # A damaged one is ignored; then the segments that are there are all that is known.
         damaged = files.exists(f"{directory}/{START_FILE}")
         start_offset = first_base if damaged else 0
     found = Recovered(segments, start_offset, first_base, ProducerTable())
@@ -290,7 +290,7 @@ def _cut_if_torn(
 
 
 def _cut(files: FileSystem, found: Recovered, at: int, position: int) -> None:
-    """Cuts the segment at `position` and removes all later ones: nobody was told of what they hold."""
+    """Cuts the segment at `position` and removes all later ones: nothing in them was acknowledged."""
     segment = found.segments[at]
     file = files.open(segment.path, write=True)
     try:

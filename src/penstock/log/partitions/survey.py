@@ -2,10 +2,10 @@
 
 recovery.py acts on it at start, verify.py reports it: both see the same.
 
-Torn tail or damage? Bytes that do not check are torn if nothing proves that they were ever durable:
-they may be cut, nobody was told of them. They are damage if a later batch, a later sealed segment, a
-snapshot of the producers or the checkpoint of a clean stop says that offsets behind them were durable.
-All that says so is the floor: every offset below it was durable.
+Torn tail or damage? Bytes with a wrong checksum are torn if nothing proves that they were ever durable:
+they may be cut, because they were never acknowledged. They are damage if a later batch, a later sealed
+segment, a snapshot of the producers or the checkpoint of a clean stop proves that later offsets were
+durable. The highest offset proven so is the floor: every offset below it was durable.
 """
 
 from collections.abc import Callable, Iterable, Sequence

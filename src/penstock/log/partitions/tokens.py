@@ -1,4 +1,4 @@
-"""Tokens: how an append tells that it is durable, without a future per message.
+"""Tokens: how an append reports that it is durable, without a future per message.
 
 One token per batch. Completed by the commit thread, through `post` in the thread that the callbacks
 belong to. Can be awaited, waited for by a thread, or given a callback.
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class UndurableBytes:
-    """What was accepted and is not told yet, over all partitions and doors together."""
+    """Bytes that were accepted and whose appends are not complete, over all partitions and doors."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -51,7 +51,7 @@ class AppendToken:
         self._counted_bytes = 0
 
     def count_in(self, undurable: UndurableBytes, size: int) -> None:
-        """Counts the bytes of the batch until it is told."""
+        """Counts the bytes of the batch until its append completes."""
         with _lock:
             if not self.done:
                 self._counted, self._counted_bytes = undurable, size
@@ -68,7 +68,7 @@ class AppendToken:
         callback(self)
 
     def complete(self) -> None:
-        """For the log: outcome is set, tell everybody."""
+        """Called by the log once the outcome is set: runs the callbacks."""
         with _lock:
             self.done = True
             callbacks, self._callbacks = self._callbacks, None
@@ -78,7 +78,7 @@ class AppendToken:
         for callback in callbacks or ():
             try:
                 callback(self)
-            except Exception:  # the defect of one caller must not keep the others waiting
+            except Exception:  # the other callbacks must run nevertheless
                 logger.exception("a callback of an append failed")
 
     def result(self, timeout_s: float | None = None) -> int:

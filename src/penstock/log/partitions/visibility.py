@@ -1,4 +1,4 @@
-"""How far readers may see a partition: who waits for more, and what transactions keep back.
+"""How far readers may read a partition: the watchers of new records, and what transactions hold back.
 
 Not thread-safe: the partition holds its lock. Knows offsets only, not how they got to be durable.
 """
@@ -7,10 +7,10 @@ from penstock.log.partitions.outcome import Callback
 
 
 class Visibility:
-    """`offset` is the first record that may not be seen. It never goes back, but for a transaction that a
-    restart finds half shown.
+    """`offset` is the first record that is not visible. It never goes back, except for a transaction that a
+    restart finds partly applied.
 
-    `early` is the same for those who take messages at most once: written, but maybe not durable yet.
+    `early` is the same for consumers at most once: written, but maybe not durable yet.
     """
 
     __slots__ = ("_early_watcher", "_holds", "_watchers", "early", "offset")
@@ -26,7 +26,7 @@ class Visibility:
         self._holds: dict[int, int] = {}
 
     def show(self, end_offset: int) -> list[Callback]:
-        """Records up to here may be seen, as far as nobody holds; gives the watchers to wake."""
+        """Records up to here become visible unless a transaction holds them; returns watchers to wake."""
         self.offset = max(self.offset, min([end_offset, *self._holds.values()]))
         self.early = max(self.early, self.offset)
         due = [callback for offset, callback in self._watchers if offset < self.offset]
@@ -47,7 +47,7 @@ class Visibility:
         return True
 
     def take_early(self) -> list[Callback]:
-        """Who waits for what was written meanwhile."""
+        """The watchers of records that were written meanwhile."""
         watcher = self._early_watcher
         if watcher is None or watcher[0] >= self.early:
             return []
@@ -71,6 +71,6 @@ class Visibility:
             self._early_watcher = None
 
     def end(self) -> list[Callback]:
-        """Nothing more will come; gives all who wait."""
+        """The end of the partition: returns all watchers."""
         watchers, self._watchers = self._watchers, []
         return [callback for _, callback in watchers]

@@ -1,4 +1,4 @@
-"""What a partition says when the disk refuses: the error for the caller, a line for the server's log."""
+"""Errors of the disk: the error for the caller, and a line at a limited rate for the server's log."""
 
 import errno
 import logging
@@ -26,7 +26,7 @@ def as_disk_error(error: Exception) -> OSError:
 
 
 class Complaints:
-    """Of one partition. The callers hear every refusal; the log hears of it now and then."""
+    """Of one partition. Every caller gets its error; the log gets a line now and then."""
 
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us

@@ -47,11 +47,11 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make content and length durable (fdatasync). An error is final: a retry would lie."""
+        """Make content and length durable (fdatasync). Errors are final: a retry may write nothing."""
         ...
 
     def start_writeback(self, position: int, size: int) -> None:
-        """Let the disk begin with these bytes. A hint: promises nothing, fails never."""
+        """Let the disk begin with these bytes. A hint: it guarantees nothing and never fails."""
         ...
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ def _sync_file_system(descriptor: int) -> None:
 class RealFile:
     """A file of the operating system.
 
-    A `close` that meets a running call in another thread waits for nobody: the last call to leave
+    A `close` during a call in another thread does not wait: the last call to finish
     closes the descriptor. Otherwise the kernel could give the number to another file in between
     and the call would read from, or write to, the wrong file.
     """

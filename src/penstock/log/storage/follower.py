@@ -1,6 +1,6 @@
 """A partition that another process writes, for reading only: finds its segments in the directory.
 
-The writer tells up to where records are durable; nothing behind that is ever looked at, so a write in
+The writer reports up to where records are durable; nothing after that is ever read, so a write in
 progress is not mistaken for damage. Changes no file and takes no lock. What the cleaner replaces or
 removes meanwhile is noticed by the identity of the files, and looked for again.
 """

@@ -1,6 +1,6 @@
-"""Looks whether the data directory is still there: what is written into removed files is gone.
+"""Checks whether the data directory still exists: what is written into removed files is lost.
 
-The kernel takes writes to files that nobody can open any more, so no append fails when somebody removes
+The kernel accepts writes to files that were removed, so no append fails when somebody removes
 the directory. A thread looks at the lock file; maintenance, once a minute, would come too late.
 """
 

@@ -114,8 +114,8 @@ def in_memory(partition: Readable, offset: int, end: int | None = None) -> bool:
 
 
 def read(partition: Readable, offset: int, max_bytes: int, end: int | None = None) -> ReadResult:
-    """Raises OffsetOutOfRange, CorruptLog, or OSError when the disk cannot be read. `end` is where the
-    reader's sight ends, if not with what is visible to all."""
+    """Raises OffsetOutOfRange, CorruptLog, or OSError when the disk cannot be read. `end` is where this
+    reader stops, if not at the end of what is visible to all."""
     if end is None:
         end = partition.visible_offset
     if offset > end or offset < partition.start_offset:

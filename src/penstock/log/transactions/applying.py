@@ -7,8 +7,8 @@ appends of others to them are stored, and shown with the rest. What fails is tri
     decided --all appended--> committed
     decided, and nothing of it can be read or was appended --> gone, as if it had never been decided
 
-A commit that was begun and can no longer be read is the one thing that cannot be repaired here: showing a
-part of it is the decision of a human being, who makes it by creating the file GIVE_UP_FILE.
+A commit that was begun and whose staged batches can no longer be read cannot be repaired here: an operator
+decides to show a part of it, by creating the file GIVE_UP_FILE.
 """
 
 import logging
@@ -101,8 +101,8 @@ class Applier:
         self._inline = False
 
     def recover(self) -> None:
-        """At start, before anybody reads: finishes what was decided. What cannot be finished now is out
-        of sight from the beginning, and tried again later. Raises when a part cannot be hidden."""
+        """At start, before any read: finishes what was decided. What cannot be finished now is hidden
+        from readers and tried again later. Raises when a part cannot be hidden."""
         failed = []
         self._inline = True
         decided = self._rows.in_state("committing")
@@ -234,8 +234,8 @@ class Applier:
             return steps
         error = damaged[0][1]
         if not held:
-            # Nothing was appended, by this process or an earlier one, and nobody was told that it is
-            # committed. Whoever asks again hears that it is unknown, and writes it again.
+            # Nothing was appended, by this process or an earlier one, and no client was told that it is
+            # committed. A client that asks again gets "unknown", and writes it again.
             self._rows.undecide(transaction_id)
             raise error.after_rollback()
         if not self._staging.given_up(transaction_id):
@@ -254,7 +254,7 @@ class Applier:
     # --- the log ---------------------------------------------------------------------------------
 
     def _hide(self, transaction_id: int) -> None:
-        """An earlier process may have stored a part: it is not seen, as it was not seen then."""
+        """An earlier process may have stored a part: it stays hidden, as it was then."""
         producer_id = TRANSACTION_BIT | transaction_id
         held = self._held.setdefault(transaction_id, set())
         for entry in self._rows.staged_by(transaction_id):
@@ -342,7 +342,7 @@ class Applier:
                 raise PartitionStopped(partition.directory, partition.stopped)
 
     def _deliver(self, outcome: Outcome) -> None:
-        """Tokens and watchers of others: told where they belong."""
+        """Completes tokens and watchers of other callers in the thread that they belong to."""
         if outcome.tokens or outcome.wakes:
             self._post(lambda: deliver(outcome))
 

@@ -47,7 +47,7 @@ class Retries:
             self._changed.notify()
 
     def drop(self, number: int) -> None:
-        """It is done, by whomever. The others are tried soon: they may have waited for it."""
+        """It is done. The others are tried soon: they may have waited for it."""
         with self._changed:
             if self._waiting.pop(number, None) is not None:
                 soon = self._monotonic() + FIRST_DELAY_S, 2 * FIRST_DELAY_S
@@ -68,7 +68,7 @@ class Retries:
             self.count += 1
             try:
                 self._work(number)
-            except Exception:  # told by the work itself; the others have their turn
+            except Exception:  # logged by the work itself; the others have their turn
                 self._put_off(number)
             else:
                 self.drop(number)

@@ -24,7 +24,7 @@ from penstock.log.storage.scan import Walker
 from penstock.log.storage.segment import write_parts
 
 STAGING_DIRECTORY = "transactions"
-# Made by a human being in the directory of a transaction: go on without what cannot be read.
+# An operator creates it in the directory of a transaction: go on without what cannot be read.
 GIVE_UP_FILE = "give-up"
 
 

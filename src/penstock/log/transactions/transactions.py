@@ -1,15 +1,14 @@
 """Transactions by name: staged by many tasks, across topics and partitions, visible at once or never.
 
-A task stages batches; they are durable beside the log (staging.py) and in nobody's sight. The commit
+A task stages batches; they are durable beside the log (staging.py) and not visible to readers. The commit
 names the tasks that count. Its point of no return is one row in the metadata. What follows is in
 applying.py. Names of committed transactions are remembered, so a repeated commit changes nothing.
 
     open --commit--> committing --all appended--> committed
     open --abort, or its time is over--> gone
 
-Every change of a state looks at the state again, on the one thread that writes the metadata: whoever
-comes first there wins, and the other hears it. The calls touch the disk and wait for it: run them in a
-thread.
+Every change of a state checks the state again, on the one thread that writes the metadata: the first change
+wins, and the other one fails. The calls wait for the disk: run them in a thread.
 """
 
 import logging
@@ -254,7 +253,7 @@ class Transactions:
         try:
             return self._applier.apply(transaction_id, checked=checked)
         except (CommitUnfinished, StagingDamaged):
-            raise  # damaged: a human being decides what becomes of it
+            raise  # damaged: an operator decides
         except Exception as error:
             raise CommitUnfinished(_reason(error)) from error
 
