@@ -85,8 +85,8 @@ class RecordTooLarge(BrokerError):
 def from_exception(error: BaseException) -> BrokerError:
     """The entry for any error, with the error itself as its cause.
 
-    The text may go to a peer, so it names no file of this machine; the cause does. An error that
-    nobody foresaw becomes INTERNAL without a detail: its text was not written for strangers.
+    The text may go to a peer, so it names no file of this machine; the cause does. An unexpected
+    error becomes INTERNAL without a detail: its text is not meant for peers.
     """
     if isinstance(error, BrokerError):
         return error
@@ -108,7 +108,7 @@ def _from_os_error(error: OSError) -> BrokerError:
 
 
 def _damaged(error: log.CorruptLog) -> str:
-    """With the name of the file: enough for whoever runs the server, and no path for strangers."""
+    """With the name of the file alone: enough for the operator, and no path for peers."""
     name = error.path.rpartition("/")[2]
     return (
         f"offsets {error.first_offset} to {error.next_offset - 1} cannot be read: {error.reason}"

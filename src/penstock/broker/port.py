@@ -1,4 +1,4 @@
-"""All that a session sees of the broker. The broker has more parts; no session needs to know them."""
+"""The part of the broker that sessions use."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar

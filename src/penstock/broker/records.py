@@ -1,6 +1,6 @@
-"""What one publish brings, as the publish door takes it, and the turns of the partitions.
+"""The records of one publish, and the choice of partitions for records without one.
 
-Values only: nothing here knows who publishes, and nothing is written.
+Values only: knows no principals, and writes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,9 +64,9 @@ class Records:
 
 
 class Turns:
-    """Which partition of a topic takes records that name none: each in turn, in runs.
+    """Chooses the partition of records that name none: each partition in turn, in runs.
 
-    One row of turns for all publishers of a topic. Within a partition the records of a publisher stay in
+    All publishers of a topic share the turns. Within a partition the records of a publisher stay in
     their order.
     """
 

@@ -1,4 +1,4 @@
-"""Variables of the environment that the command line knows, and those that look like a slip of the pen.
+"""Variables of the environment that the command line knows, and those that look like typing errors.
 
 PENSTOCK__SECTION__KEY, with two underscores, is a setting of the server: its configuration checks those.
 """

@@ -3,7 +3,7 @@
 Follows no redirect and uses no proxy: the API key goes to the named server and nowhere else.
 
     ApiError             (a PenstockError, one line)
-        CannotConnect    exit 4: nobody answered, in time
+        CannotConnect    exit 4: no answer in time
         ApiNotFound      exit 3
         ApiNotAuthorized exit 5
         NotOurServer     something answered that is not this API
@@ -165,7 +165,7 @@ class Api:
         return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
 
     def _read(self, response: http.client.HTTPResponse, deadline_s: float) -> bytes:
-        """The socket's own limit is per read: a server that drips must end too."""
+        """The socket's own limit is per read: this one also ends an answer that arrives byte by byte."""
         pieces: list[bytes] = []
         size = 0
         while piece := response.read1(_READ_BYTES):

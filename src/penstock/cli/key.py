@@ -278,8 +278,8 @@ def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
 
 @contextmanager
 def _quiet(name: str) -> "Iterator[None]":
-    """A write that fails is logged and raised. Here nobody listens to the log, so that Python itself
-    would print the line, and the command prints it again."""
+    """A write that fails is logged and raised. The command line configures no logging, so Python itself
+    would print the log line, and the command would print the error again."""
     import logging
 
     logger = logging.getLogger(name)

@@ -1,8 +1,8 @@
-"""What `penstock pub` sends through: BlipMQ or RustLog, each with its own way to be confirmed.
+"""How `penstock pub` sends: over BlipMQ or RustLog, each with its own way of confirmation.
 
-An outbox raises what the server refused as soon as it is known, and `tally` tells what became of all
-that was sent. RustLog answers every request; BlipMQ is silent about what it took, so it is asked after
-so many bytes and after so much time.
+An outbox raises a refusal as soon as it is known, and `tally` counts what was confirmed and refused.
+RustLog answers every request; BlipMQ does not answer a successful publish, so the outbox asks for a
+confirmation after a number of bytes and after some time.
 """
 
 import time
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # at run time only the commands import these: `penstock --hel
 
 # Between two confirmations: large enough not to matter, small enough that each comes in time.
 FLUSH_BYTES: Final = 4 * 1024 * 1024
-# A slow input is confirmed so often: who feeds it learns of a refusal while there is time to act.
+# A slow input is confirmed this often, so that its user learns of a refusal while there is time to act.
 CONFIRM_S: Final = 1.0
 # One RustLog request: a byte takes up to four characters, and a frame holds 10 MiB.
 REQUEST_BYTES: Final = 1024 * 1024

@@ -225,7 +225,7 @@ async def _blipmq(target: Target, wanted: Wanted, write_as: Formatter) -> None:
     settings = target.settings(attempts=None)
     output = standard_output()
     topic, qos = wanted.topic, wanted.qos
-    # Connected first: whoever may not log in, or reaches nobody, hears of that.
+    # Connected first, so that a failed login or an unreachable server is the error that is shown.
     async with BlipMQClient(target.server, key=target.key, settings=settings) as client:
         if not wanted.create:
             await asyncio.to_thread(_require_topic, target, topic)
@@ -252,7 +252,7 @@ def _require_topic(target: Target, topic: str) -> None:
         error.add_note(f"so says {target.http}; --create makes it")
         raise
     except ApiNotAuthorized:
-        return  # whoever may not look at a topic may not subscribe either: the server says so
+        return  # without the right to see the topic a SUBSCRIBE is refused too: the server reports that
     except (CannotConnect, NotOurServer) as error:
         raise TopicNotAsked(topic, target.server, str(error)) from None
 

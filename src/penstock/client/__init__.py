@@ -1,7 +1,7 @@
-"""Clients, one module per protocol: async first, with a blocking face. They stand on `wire` alone.
+"""Clients, one module per protocol: async first, with a blocking wrapper. They import nothing but `wire`.
 
     from penstock.client.blipmq import BlipMQClient, connect_blipmq
     from penstock.client.rustlog import RustLogClient, connect_rustlog
 
-They use nothing that the protocol documents do not have, so they work with other servers too.
+They use only what the protocol documents define, so they work with other servers too.
 """

@@ -1,4 +1,4 @@
-"""A blocking face for any async client: the same methods, without await.
+"""A blocking wrapper for any async client: the same methods, without await.
 
 Runs the client on an event loop in a thread of its own. Every method blocks until it is done, every
 async iterator is a plain one, and what a method returns is wrapped too if one can iterate over it

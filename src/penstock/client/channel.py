@@ -1,7 +1,7 @@
 """One TCP or TLS connection of a client: bytes out, complete frames in, and how it ended.
 
-Knows that frames begin with a u32 length, so that a large one is joined once, and nothing more of
-any protocol. Does not reconnect: `connection` does.
+Knows that frames begin with a u32 length, so that a large one is joined once, and nothing else of
+any protocol. Does not reconnect: connection.py does.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Channel(asyncio.BufferedProtocol):
     # ---- towards the peer ----
 
     def write(self, data: bytes) -> None:
-        """Queue; after the connection ended this does nothing, as `lost` has told everybody."""
+        """Queues bytes; does nothing after the end of the connection, which `lost` has reported."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 

@@ -1,4 +1,4 @@
-"""Keeps a client connected to one server: connects, logs in, and comes back after a loss.
+"""Keeps a client connected to one server: connects, logs in, and reconnects after a loss.
 
 The protocol's part is behind `Speaker`. A request that was in flight when the connection ended is
 never repeated here: its outcome is unknown, and only the caller knows whether twice is harmful.
@@ -99,7 +99,7 @@ class Connection:
             await channel.close(self.settings.timeout_s)
 
     async def channel(self, patient: bool = False) -> Channel:
-        """The channel, after a comeback if one is under way; `patient` waits for it without limit."""
+        """The channel, after a reconnect if one is running; `patient` waits for it without limit."""
         timeout_s = None if patient else self.settings.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -177,7 +177,7 @@ class Connection:
         return error
 
     def _asking_for_tls(self, reason: str) -> str:
-        """A server that goes away without a byte may have waited for a TLS handshake."""
+        """A server that closes without sending a byte may have waited for a TLS handshake."""
         plain = self.settings.tls is None
         return f"{reason}; {_WANTS_TLS}" if plain and not self._heard else reason
 
@@ -209,7 +209,7 @@ class Connection:
             try:
                 channel = await self._connect()
             except (Refused, ProtocolViolation) as error:
-                # Asking again would bring the same answer.
+                # A retry would get the same answer.
                 self._give_up(error)
                 return
             except ClientError as error:
@@ -245,5 +245,5 @@ def _reason(error: OSError) -> str:
 
 
 def _words(reason: str | None) -> str:
-    """OpenSSL's WRONG_VERSION_NUMBER as a person would write it."""
+    """OpenSSL's WRONG_VERSION_NUMBER in readable form."""
     return (reason or "no reason given").replace("_", " ").lower()

@@ -6,7 +6,7 @@
         RequestTimedOut      no answer in time: the outcome is unknown
         ProtocolViolation    the server's bytes break the protocol
         ClientClosed         the client was used before it was opened or after it was closed
-        Refused              the server said no; `code` is its number (0 where it has none)
+        Refused              the server refused; `code` is its number (0 where it has none)
             NotAuthorized    wrong or missing key, or no right to do this
             NotFound         no such topic, partition or subscription
             Unavailable      not now: the same request may be granted a little later
@@ -98,7 +98,7 @@ class NotFound(Refused):
 
 
 class Unavailable(Refused):
-    """The server is stopping, overloaded, or its disk is in trouble."""
+    """The server is stopping or overloaded, or its disk has a problem."""
 
 
 class CommitUnfinished(Unavailable):
@@ -108,7 +108,7 @@ class CommitUnfinished(Unavailable):
         return f"{self.what}: {self.text} (code {self.code})"
 
 
-# What may be different a moment later.
+# Errors that a retry may clear.
 PASSING: Final = (ConnectFailed, ConnectionLost, RequestTimedOut, Unavailable)
 
 

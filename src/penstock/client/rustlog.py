@@ -106,7 +106,7 @@ class RecordBatch:
 
 
 class RustLogClient:
-    """One connection. Use it from one event loop; `blocking` gives a face without one."""
+    """One connection. Use it from one event loop; `blocking` wraps it for use without one."""
 
     def __init__(
         self, server: str, *, dialect: Dialect = "json", settings: ClientSettings | None = None
@@ -368,7 +368,7 @@ class RustLogClient:
         for future, _ in due:
             if not future.done():
                 future.set_exception(error)
-                # A caller that was cancelled does not look: that is no forgotten error.
+                # Marked as retrieved: a cancelled caller does not read it.
                 future.exception()
 
 

@@ -1,4 +1,4 @@
-"""What every client is set up with: address, time limits, reconnecting, and its surroundings.
+"""The settings of every client: address, time limits, reconnects, and its environment.
 
 Clock, sleep and randomness are passed in here, so that tests never wait. Opens no sockets.
 """

@@ -13,5 +13,5 @@ class Tally:
 
     @property
     def unanswered(self) -> int:
-        """Sent, and nobody knows what became of them: not yet, or never after a lost connection."""
+        """Sent and unconfirmed: the answer is pending, or was lost with the connection."""
         return self.published - self.confirmed - self.refused

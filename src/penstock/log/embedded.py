@@ -195,7 +195,7 @@ class EmbeddedEngine:
     def _open_unknown(
         self, unknown: list[tuple[Partitions, int]], at_most_s: float | None = None
     ) -> list[tuple[Partitions, int]]:
-        """Opens partitions that the last process left open, so that damage is reported; returns the rest."""
+        """Opens partitions that the last process left open, to report damage; returns the rest."""
         began_s = self._monotonic()
         for at, (partitions, number) in enumerate(unknown):
             late = at_most_s is not None and self._monotonic() - began_s > at_most_s

@@ -44,7 +44,7 @@ class PenstockReader(DataSourceReader):
 
 
 def plan(client: "FlightClient", options: ReadOptions) -> list[Range]:
-    """One look at the topics: start and end belong to the same moment."""
+    """Reads the offsets once, so that start and end belong to the same moment."""
     states = look(client, options.selection)
     starts = beginning(client, states, options)
     ends = ending(client, states, options)

@@ -1,6 +1,6 @@
-"""From options to a client, and calls that live through a restart of the server.
+"""From options to a client, and calls that survive a restart of the server.
 
-Keys and certificates are read once, on the driver; executors get what was read, not where it stood.
+Keys and certificates are read once, on the driver; executors get the content, not the paths.
 """
 
 import os

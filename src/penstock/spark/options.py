@@ -19,7 +19,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 DEFAULT_GROUP_PREFIX: Final = "spark-penstock-source"
-# A restart of the broker takes a few seconds: a query should live through it.
+# A restart of the broker takes a few seconds: a query should survive it.
 DEFAULT_RETRIES: Final = 20
 DEFAULT_RETRY_INTERVAL_MS: Final = 500
 DEFAULT_TRIGGER_DELAY_MS: Final = 15 * 60 * 1000

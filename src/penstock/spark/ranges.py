@@ -45,11 +45,11 @@ Ranges = tuple[Range, ...]
 
 
 def share(limit: int, sizes: Mapping[K, int], turn: int = 0) -> dict[K, int]:
-    """Divides a limit; all of it is given out, to nobody more than waits.
+    """Divides a limit among queues; all of it is given out, to no queue more than it holds.
 
-    One for everybody who waits, so that nobody starves beside a long queue, and the rest in proportion to
-    what waits. A limit that is too small for that goes to the first who wait from number `turn` on, round
-    and round: with a turn that grows by what is given out everybody has come after one round.
+    Each queue that is not empty gets one, so that none starves beside a long one, and the rest is divided
+    in proportion to their lengths. A limit that is too small for that goes to the queues from number `turn`
+    on, in a cycle: if the turn grows by what is given out, every queue is served within one cycle.
     """
     if sum(sizes.values()) <= limit:
         return dict(sizes)
@@ -81,8 +81,8 @@ def divide(
 ) -> list[Ranges]:
     """The tasks for these ranges, in the same order. Empty ranges vanish.
 
-    Who asks for a number of tasks or their size gets pieces, each a task of its own. Who does not gets
-    large ranges in pieces and small ones together.
+    If the options set a number of tasks or their size, each piece is a task. If not, large ranges are cut
+    into pieces and small ones share a task.
     """
     # Options may put an end before its beginning: that is nothing to read.
     ranges = [one for one in ranges if one.start < one.end]

@@ -105,7 +105,7 @@ class UnguidedStreamReader(DataSourceStreamReader):
         if end.topics == begin.topics:
             end = begin
             if self._shown is not None:
-                # Nothing to do, perhaps for good: the last word should be heard.
+                # Nothing to do, perhaps for a long time: commit the last offsets now.
                 self._shown.result()
         elif begin == self._beginning:
             end = replace(end, began=begin.topics)
@@ -179,7 +179,7 @@ class UnguidedStreamReader(DataSourceStreamReader):
         self._connection.drop()
 
     def _publish(self, done: Progress) -> None:
-        """Shows the progress as that of a consumer group. For eyes only: no query fails by it."""
+        """Shows the progress as that of a consumer group. For monitoring: no query fails by it."""
         if done == self._published:
             return
         options = self._options
@@ -194,7 +194,7 @@ class UnguidedStreamReader(DataSourceStreamReader):
         def show() -> None:
             try:
                 client.action("commit_group", group=group, offsets=offsets)
-            except Exception as error:  # whatever it is, the query does its work without
+            except Exception as error:  # whatever the error is, the query continues without
                 logger.warning("the lag of group %s is not shown: %s", group, error)
 
         # Beside the batch: it waits for the broker's disk.

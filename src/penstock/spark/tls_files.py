@@ -1,7 +1,7 @@
 """Checks that certificates and keys can be used, before gRPC gets them.
 
-gRPC says "empty address list" to a file without a certificate, and to a key that belongs to another one.
-Whether the server takes the certificate is not looked at here.
+gRPC reports "empty address list" for a file without a certificate, and for a key that belongs to another
+one. Does not check whether the server accepts the certificate.
 """
 
 import ssl

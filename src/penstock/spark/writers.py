@@ -2,7 +2,7 @@
 
 Tasks stage their rows in a transaction of the broker, the driver's commit names the tasks that count. A
 streaming batch has a transaction of its own name, so doing the batch again after a crash finds it
-committed. A task that failed, or ran twice, is not named, and what it staged is never seen.
+committed. A failed or repeated attempt of a task is not named, and what it staged never becomes visible.
 
     number of a task:  its partition in Spark << 40 | 40 random bits
 

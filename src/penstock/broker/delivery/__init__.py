@@ -1,1 +1,1 @@
-"""What follows from a subscription: feeds, deliveries, acknowledgements, dead letters."""
+"""Subscriptions: feeds, deliveries, acknowledgements, dead letters."""

@@ -1,8 +1,8 @@
 """What QoS1 subscribers have not acknowledged, kept over restarts.
 
 One record for each QoS1 subscription, named topic / number: which offsets of its topic are settled.
-Written behind the event loop in group commits; an acknowledgement has no answer on the wire, so nothing
-waits for it. After a restart the records of a topic are handed, as one, to its first QoS1 subscriber.
+Written off the event loop in group commits; an acknowledgement has no answer on the wire, so nothing
+waits for it. After a restart the first QoS1 subscriber of a topic gets the records of that topic, merged.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class Backlog:
             self._next_number = max(self._next_number, int(number) + 1)
 
     def topics_left(self) -> list[str]:
-        """Topics of which a former process owed something to subscribers."""
+        """Topics with messages that an earlier process had not delivered to its subscribers."""
         return list(self._left)
 
     def claim(self, topic: str, ends: list[int]) -> Ranges:
@@ -98,7 +98,7 @@ class Backlog:
             self.changed(subscription)
 
     def drop(self, subscription: Subscription) -> None:
-        """The subscription is over: nothing of it is owed to anybody."""
+        """The subscription has ended: its state is removed."""
         name = self._names.pop(subscription, None)
         self._dirty.discard(subscription)
         self._noted.pop(subscription, None)
@@ -133,7 +133,7 @@ class Backlog:
 
     def _written(self, change: Pending[int], dirty: set[Subscription], removed: list[str]) -> None:
         if self._writing is not change:
-            return  # `flush` has seen to it
+            return  # `flush` has handled it
         self._writing = None
         if change.error is None:
             self._failing = False
@@ -165,7 +165,7 @@ class Backlog:
 def _wait(change: Pending[int]) -> Exception | None:
     try:
         change.result()
-    except Exception as error:  # whatever the store reports, the stop goes on
+    except Exception as error:  # whatever the store reports, the stop continues
         return error
     return None
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 DEAD_LETTER_SUFFIX = ".dlq"
-# Who writes dead letters: the broker, on behalf of nobody.
+# The principal that writes dead letters: the broker itself.
 ITSELF: Final = Principal("penstock", "admin")
 REASON = b"max deliveries reached"
 # A batch of dead letters is closed at this size; a single large message may pass it.
@@ -55,7 +55,7 @@ class DeadLetters:
         if not runs:
             return
         if subscription.topic.endswith(DEAD_LETTER_SUFFIX):
-            # A dead letter that nobody takes stays in its topic; it is not copied onto itself.
+            # A dead letter that is not acknowledged stays in its topic; it is not copied again.
             for run in runs:
                 self._settled(subscription, run)
             return

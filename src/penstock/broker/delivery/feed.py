@@ -1,7 +1,7 @@
-"""Follows a partition and tells its subscribers what became visible.
+"""Follows a partition and notifies its subscribers of new visible records.
 
-Reads what is new once, whatever the number of subscribers, and hands on only places and sizes. A
-subscriber that starts further back catches up on its own until it has reached the feed.
+Reads new records once, whatever the number of subscribers, and passes on only offsets and sizes. A
+subscriber that starts further back catches up by its own reads until it has reached the feed.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Follower:
     wanted: list[tuple[int, int]]
     offset: int
     joined: bool = False
-    # Below it messages at most once were handed on before they were durable.
+    # At-most-once messages below it were delivered before they were durable.
     early_end: int = field(default=0)
     # Wants only what must be acknowledged (the backlog of a restart) below this offset.
     backlog_end: int = field(default=0)
@@ -62,7 +62,7 @@ class Feed:
         # Callbacks may come at once, inside the call that asked for them.
         self._pumping = False
         self._woken = False
-        # How far messages at most once were handed on before they were durable.
+        # How far at-most-once messages were delivered before they were durable.
         self._early_offset = offset
         self._watch()
 
@@ -135,10 +135,10 @@ class Feed:
         self._pumping = False
         return self._woken
 
-    # --- messages at most once, before they are durable -------------------------------------------
+    # --- at-most-once messages, before they are durable -------------------------------------------
 
     def _watch_early(self) -> None:
-        """While somebody takes messages at most once, for whom a crash may lose what was delivered."""
+        """True while there is an at-most-once subscriber: for it a crash may lose what was delivered."""
         if self.closed or not any(map(_takes_early, self.followers.values())):
             return
         self._early_offset = max(self._early_offset, self.offset)
@@ -161,7 +161,7 @@ class Feed:
         if result.next_offset <= start:
             return
         for follower in self.followers.values():
-            # Who has come later would miss what lies between the feed and here.
+            # A subscriber that joined later would miss the records between the feed and here.
             if _takes_early(follower) and (follower.early_end >= start or self.offset >= start):
                 self._hand_on(follower, start, result)
                 follower.early_end = result.next_offset
@@ -273,7 +273,7 @@ def _forget_passed(follower: Follower, position: int) -> int:
 
 
 def _outcome(read: ReadToken[ReadResult], offset: int) -> ReadResult | None:
-    """What was read. What is lost or no longer kept is passed over: the log has reported it."""
+    """The records that were read. Lost or trimmed ones are skipped: the log has reported them."""
     error = read.error
     if error is None:
         return read.result()

@@ -29,8 +29,8 @@ class Subscription:
         counters: SubscriptionCounters,
         attention: "set[Subscription] | None" = None,
     ) -> None:
-        """`attention`: where the subscription puts itself when something has happened to it that
-        somebody must look at soon. One that lies still is never looked at."""
+        """`attention`: the set that the subscription adds itself to when an event needs handling at the
+        next tick. An idle subscription costs nothing."""
         self.id = subscription_id
         self.topic = topic
         self.topic_bytes = topic.encode()
@@ -55,7 +55,7 @@ class Subscription:
         self._next_place = 0
         self.queued_messages = 0
         self.queued_bytes = 0
-        # Dropped for the capacity, and not told yet.
+        # Dropped for the capacity, and not reported yet.
         self._dropped = 0
 
     @property
@@ -283,7 +283,7 @@ class Subscription:
         return min(times if deadline_us is None else [deadline_us, *times], default=None)
 
     def forget(self) -> None:
-        """The topic is gone with all its records. Tags go on: those given out stay unknown."""
+        """The topic was deleted with all its records. Tags continue: the old ones stay unknown."""
         self._fresh.clear()
         self._retries = RunTable()
         self._retry_order.clear()
@@ -301,7 +301,7 @@ class Subscription:
             self._requeue(run)
 
     def buried(self, run: Run) -> None:
-        """A run whose dead letter is durable, or that nobody wants as one."""
+        """A run whose dead letter is durable, or that cannot become one."""
         if run.first_tag >= self._known_from:
             self._done(run)
 

@@ -1,4 +1,4 @@
-"""All subscriptions: who follows which topic from where, who uses them, and when they end.
+"""All subscriptions: their topics and start offsets, their users, and when they end.
 
 A subscription outlives its connection for a while. QoS1 ones are written down (backlog.py), so that
 what nobody acknowledged is offered again after a restart. Lives on the event loop.
@@ -21,7 +21,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.topic_log import TopicLog
 from penstock.log.engine import AppendToken, Engine
 
-# How often due deliveries, old messages and orphans are looked for without anybody polling.
+# How often due deliveries, expired messages and unused subscriptions are handled without a poll.
 TICK_S = 0.1
 # Of one tick: a few milliseconds of the event loop. The next comes at once when more is due.
 LOOKED_AT_ONCE: Final = 200
@@ -322,7 +322,7 @@ class Subscriptions:
         self._feeds = {}
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its feeds end, and what was owed of it is owed no more."""
+        """The topic was deleted: its feeds end, and its backlog is dropped."""
         self._ends_at_start.pop(topic, None)
         for subscription in self._by_topic.get(topic, ()):
             for _, partition in self._followed[subscription]:

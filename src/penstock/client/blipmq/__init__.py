@@ -1,4 +1,4 @@
-"""BlipMQ's client: async first, with a blocking face (`connect_blipmq`)."""
+"""BlipMQ's client: async first, with a blocking wrapper (`connect_blipmq`)."""
 
 from penstock.client.blipmq.client import FIRST_ID, BlipMQClient, connect_blipmq
 from penstock.client.blipmq.subscription import Batch, Message, Subscription

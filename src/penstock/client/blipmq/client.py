@@ -4,10 +4,10 @@
         await client.publish_many("demo", [b"one", b"two"])
         await client.flush()
 
-The protocol answers a good PUBLISH with silence. `flush` asks PING behind the messages: servers
-answer in order, so the PONG means that everything before it was processed. Penstock's means more: it
-is on disk, or its refusal has arrived. Leaving the block flushes. Messages without a confirmation are
-not sent again by themselves.
+The protocol does not answer a successful PUBLISH. `flush` sends a PING after the messages: servers
+answer in order, so the PONG means that everything before it was processed. With Penstock it means more:
+each message is on disk, or its refusal has arrived. Leaving the block flushes. Unconfirmed messages are
+not sent again automatically.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ _QOS_LEVELS: Final = (QOS_AT_MOST_ONCE, QOS_AT_LEAST_ONCE)
 
 
 class BlipMQClient:
-    """One connection. Use it from one event loop; `blocking` gives a face without one."""
+    """One connection. Use it from one event loop; `blocking` wraps it for use without one."""
 
     def __init__(
         self, server: str, *, key: str = DEFAULT_KEY, settings: ClientSettings | None = None
@@ -76,7 +76,7 @@ class BlipMQClient:
         self._rounds: deque[PollRound] = deque()
         self._subscriptions: list[Subscription] = []
         self.tally = Tally()
-        # What is settled of it, by a PONG or by a loss: how many published, how many refused.
+        # The part that a PONG or a lost connection has settled: how many published, how many refused.
         self._settled = 0
         self._settled_refusals = 0
         self._loss: ConnectionLost | None = None
@@ -159,7 +159,7 @@ class BlipMQClient:
         upto = self.tally.published
         await self._ask(encode_ping, "flush")
         self._settle(upto)
-        # A comeback in between would have answered for messages that went down with the old one.
+        # The PONG of a new connection would not cover messages that were lost with the old one.
         self._raise_loss()
         if self._refusals:
             refusals, self._refusals = self._refusals, []
@@ -171,7 +171,7 @@ class BlipMQClient:
         await self._ask(encode_ping, "PING")
 
     def _settle(self, upto: int) -> None:
-        """A PONG came behind the first `upto` messages: what was not refused of them is taken."""
+        """A PONG arrived for the first `upto` messages: those that were not refused are stored."""
         answered = max(0, upto - self._settled)
         refused_of_them = self.tally.refused - self._settled_refusals
         self.tally.confirmed += max(0, answered - refused_of_them)
@@ -200,7 +200,7 @@ class BlipMQClient:
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
-        """Not restored after a reconnect any more. The protocol has no frame to end one."""
+        """It is no longer restored after a reconnect. The protocol has no frame to end a subscription."""
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
 
@@ -288,7 +288,7 @@ class BlipMQClient:
     def _deliver(self, run: PublishRun) -> None:
         if self._rounds and self._rounds[0].take(run):
             return
-        # A server that delivers late: the topic is all that tells whose it is.
+        # A server that delivers late: only the topic shows which subscription it is for.
         for subscription in self._subscriptions:
             if subscription.topic == run.topic_name:
                 subscription.hold(run)
@@ -315,7 +315,7 @@ class BlipMQClient:
         self._answer(number, 0)
 
     def _answer(self, number: int, result: int) -> None:
-        """An answer nobody waits for any more, after a time-out, is no error."""
+        """An answer that arrives after its time-out is not an error."""
         future, _ = self._due.pop(number, (None, ""))
         if future is not None and not future.done():
             future.set_result(result)
@@ -361,5 +361,5 @@ def _checked(topic: str, qos: int) -> bytes:
 def _fail(future: "asyncio.Future[int]", error: ClientError) -> None:
     if not future.done():
         future.set_exception(error)
-        # A caller that was cancelled does not look: that is no forgotten error.
+        # Marked as retrieved: a cancelled caller does not read it.
         future.exception()

@@ -1,9 +1,9 @@
 """One BlipMQ subscription at the client: pipelined POLLs, batches, acknowledgements.
 
-The server never holds a POLL back: an empty one is answered by silence. So a round is some POLLs and
-a PING behind them; what arrives before the PONG is the round's answer. After an empty round the
-client waits, longer each time. Nothing is asked for ahead of the consumer, because a QoS1 message
-that is not acknowledged in time (100 ms by default) is delivered again.
+The server never holds a POLL back: it sends nothing if there is no message. So a round is some POLLs
+followed by a PING; the deliveries before the PONG are the answer of the round. After an empty round the
+client waits, longer each time. It does not poll ahead of the consumer, because a QoS1 message that is not
+acknowledged in time (100 ms by default) is delivered again.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ BATCH_WORK_S: Final = 0.05
 # Deliveries that came too late for their round wait for the next one. A server that follows the
 # protocol sends none; more than its own default queue is an attack or a defect.
 MAX_HELD_MESSAGES: Final = 65_536
-# Waiting after an empty round: from a time nobody notices to one that costs nothing.
+# The wait after an empty round: from an unnoticeable time to one that costs almost no CPU.
 IDLE_FIRST_S: Final = 0.001
 IDLE_MOST_S: Final = 0.05
 
@@ -97,7 +97,7 @@ class PollRound:
 
     def finish(self) -> None:
         if self.done.done():
-            # The consumer was cancelled: what came belongs to its next round.
+            # The consumer was cancelled: what arrived belongs to its next round.
             for run in self.runs:
                 self.subscription.hold(run)
         elif self._refusal is not None and not self.runs:

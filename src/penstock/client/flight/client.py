@@ -32,9 +32,9 @@ ANSWER_TIME_S: Final = 90.0
 COMMIT_TIME_S: Final = 600.0
 # Before a write that was interrupted is tried again.
 RETRY_INTERVAL_S: Final = 0.5
-# Asks a peer that is silent whether it is still there. Needed where nothing else counts the time: at the
-# start of a read, and in a write without numbers. Not more often: gRPC's servers take two pings within
-# five minutes, on a stream that stands still, for an attack. With 20 s between them a reader that paused
+# Keepalive: pings a silent peer. Needed where no other time limit applies: at the start of a read, and in
+# a write without numbers. Not more often: gRPC's servers treat two pings within five minutes, on a stream
+# without data, as an attack. With 20 s between them a reader that paused
 # was cut off after two minutes; with this it was left alone for as long as was tried, 22 minutes.
 PING_INTERVAL_MS: Final = 310_000
 # gRPC waits ever longer between attempts to connect, up to two minutes: a server that comes back would

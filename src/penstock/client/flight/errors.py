@@ -20,7 +20,7 @@ from penstock.client.errors import (
 )
 
 _NUMBER_AND_NAME: Final = re.compile(r"(\d+) ([A-Z_]+): (.*)", re.DOTALL)
-# What pyarrow puts behind the server's own words.
+# What pyarrow appends to the server's text.
 _AFTER_THE_TEXT: Final = re.compile(
     r"\. (Detail|gRPC client debug context|Client context): .*", re.S
 )
@@ -31,12 +31,12 @@ _KINDS: Final[dict[str, type[Refused]]] = {
     "UNKNOWN_PARTITION": NotFound,
     "COMMIT_UNFINISHED": CommitUnfinished,
 }
-# gRPC names its layers before it comes to the point.
+# gRPC puts the names of its layers before the message.
 _BEFORE_THE_POINT: Final = re.compile(
     r"Flight returned unavailable error, with message: "
     r"(failed to connect to all addresses; last error: [A-Z]+: \w+:\S+: )?"
 )
-# gRPC's words when there was none to begin with.
+# gRPC's text when no connection was made.
 _NO_CONNECTION: Final = "failed to connect"
 # The server numbers its own errors: without a number it is gRPC that lost the peer.
 _LOST: Final = (

@@ -4,7 +4,7 @@ Batches with numbers can be sent again: when a stream is lost, the next one begi
 was not confirmed, and the server leaves out what it has. So one write may take many streams. Without
 numbers there is one stream, and nothing is kept.
 
-Raises pyarrow's errors as they are. Who calls tells what they mean, and whether there is another try.
+Raises pyarrow's errors as they are. The caller translates them, and decides whether to retry.
 """
 
 import json
@@ -92,8 +92,8 @@ class Put:
 
     @property
     def resumable(self) -> bool:
-        """Not in the middle of a batch: how the server would cut the rest of it, nobody knows. And not
-        without the rest of the data: going on would leave it out."""
+        """Not in the middle of a batch, because the server may cut the rest of it differently. And not
+        after the source failed: resuming would leave out the rest of the data."""
         return self.numbered and not self._source_failed and not self._partly
 
     def run(self, streams: Streams, stop_at_s: float | None) -> bool:
@@ -103,7 +103,7 @@ class Put:
         self._streams += 1
         self._over = self._idle = False
         self._complaint = None
-        # Read all the time: answers that nobody takes would stop the server, and then us.
+        # Read continuously: unread answers would block the server, and then this client.
         listener = threading.Thread(target=self._listen, args=(answers.read,), daemon=True)
         listener.start()
         try:
@@ -180,7 +180,7 @@ class Put:
                 self._confirm(Written(**{"base_offset": None, **json.loads(answer.to_pybytes())}))
         except pa.ArrowException:
             return  # `close` tells it
-        except Exception as error:  # an answer that nobody understands
+        except Exception as error:  # an answer that does not parse
             self._complaint = error
         finally:
             with self._changed:
