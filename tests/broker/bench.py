@@ -95,11 +95,15 @@ class Bench:
                 heapq.heappop(self._timers)[2]()
             done += 1
 
+    def run_one(self) -> None:
+        """Waits for the next completion and runs it: one turn of an event loop."""
+        self._posted.get(timeout=HANG_S)()
+
     def wait_for(self, condition: Callable[[], object]) -> int:
         """Runs completions until the condition holds; gives how many."""
         done = 0
         while not condition():
-            self._posted.get(timeout=HANG_S)()
+            self.run_one()
             done += 1
         return done
 

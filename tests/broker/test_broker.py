@@ -12,6 +12,7 @@ from penstock.broker.broker import MAX_LOOSE_OFFSETS
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Records
+from penstock.log.metadata.store import FED_AT_ONCE
 from penstock.log.settings import TopicSettings
 
 READER = Principal("reader", "reader", ("allowed*",), None)
@@ -162,3 +163,29 @@ def test_a_change_right_behind_the_creation_counts(bench: Bench) -> None:
     assert change.done and change.error is None
     info = bench.engine.topic("t")
     assert info is not None and info.partitions == 2
+
+
+def test_a_topic_of_many_groups_is_deleted_in_many_turns(bench: Bench) -> None:
+    """And takes all their offsets with it; those of other topics stay."""
+    for topic in ("busy", "other"):
+        bench.engine.create_topic(topic)
+    count = 4 * FED_AT_ONCE
+    for number in range(count):
+        bench.broker.commit_offset(ANYBODY, f"g{number:04}", "busy", 0, 1)
+    bench.broker.commit_offset(ANYBODY, "g0000", "other", 0, 7)
+    bench.settle()
+    assert bench.engine.sizes().groups == count
+    deleted: list[int] = []
+    bench.broker.delete_topic(ANYBODY, "busy").add_done_callback(
+        lambda _: deleted.append(bench.engine.sizes().groups)
+    )
+    left: list[int] = []
+    while not deleted:
+        left.append(bench.engine.sizes().groups)
+        bench.run_one()
+    assert len(set(left)) >= 4, "all in one turn"
+    assert deleted == [1] and bench.engine.group_names(None, 10) == ["g0000"]
+    assert dict(bench.engine.group("g0000")) == {("other", 0): 7}
+    bench.engine.create_topic("busy")
+    bench.settle()
+    assert bench.engine.committed_offset("g0000", "busy", 0) is None

@@ -108,7 +108,8 @@ class Metadata(Protocol):
     def watch(self, space: str, watcher: Watcher) -> None:
         """Every durable change of the space from now on, in order, whoever made it.
 
-        Called where the completions of changes are called, before those of the same change.
+        Called where the completions of changes are called, before those of the same change. What one change
+        has done to very many records is told in parts, and the event loop does other things in between.
         """
         ...
 

@@ -1,7 +1,8 @@
 """Named records: compare and set, changes as a whole, lists by page, and the feed of a space."""
 
+import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from kit.limits import HANG_S
 
 from penstock.log.errors import RecordConflict, UnknownTopic
-from penstock.log.metadata.store import MetadataStore
+from penstock.log.metadata.store import FED_AT_ONCE, MetadataStore
 from penstock.log.records import (
     ABSENT,
     ANY,
@@ -179,6 +180,30 @@ def test_the_feed_tells_what_is_durable_in_order_and_first(store: MetadataStore)
     store.unwatch("s", told)
     change(store, Put("s", "a", b"4"))
     assert len(seen) == 3
+
+
+def test_very_many_steps_are_told_in_parts_and_before_the_completion(path: str) -> None:
+    """Others have their turn in between, and what comes behind overtakes nothing."""
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    with closing(MetadataStore(path, post=posted.put)) as store:
+        keys = [f"p/{number:05}" for number in range(3 * FED_AT_ONCE)]
+        store.change([Put("s", name, b"") for name in keys]).result(HANG_S)
+        while posted.qsize():
+            posted.get()()
+        told: list[Sequence[str]] = []
+        store.watch("s", lambda changes: told.append([step.name for step in changes]))
+        done: list[int] = []
+        deletion = store.change([DeleteAll("s", "p/")])
+        deletion.add_done_callback(lambda _: done.append(len(told)))
+        later = store.change([Put("s", "later", b"")])
+        later.add_done_callback(lambda _: done.append(len(told)))
+        turns = 0
+        while len(done) < 2:
+            posted.get(timeout=HANG_S)()
+            turns += 1
+    assert [name for part in told[:-1] for name in part] == keys
+    assert max(map(len, told)) == FED_AT_ONCE and told[-1] == ["later"]
+    assert done == [3, 4] and turns > 3
 
 
 def test_a_feed_keeps_the_order_of_the_versions_whoever_changes(store: MetadataStore) -> None:

@@ -1,24 +1,29 @@
-"""Names in order, so that a page of a list costs the same wherever it begins. Not thread-safe."""
+"""Names in order, so that a page of a list costs the same wherever it begins. Thread-safe."""
 
-from bisect import bisect_left, bisect_right, insort
+import threading
 from collections.abc import Iterable
+from itertools import islice
+
+from sortedcontainers import SortedList
 
 
 class SortedNames:
-    """A sorted list: among 100,000 names to add or take away one moves less than a megabyte, 30 us."""
+    """To add or take away one of 100,000 takes some microseconds: they lie in lists of a thousand."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names = sorted(names)
+        self._names = SortedList(names)
+        self._lock = threading.Lock()
 
     def add(self, name: str) -> None:
-        insort(self._names, name)
+        with self._lock:
+            self._names.add(name)
 
     def discard(self, name: str) -> None:
-        at = bisect_left(self._names, name)
-        if at < len(self._names) and self._names[at] == name:
-            del self._names[at]
+        with self._lock:
+            self._names.discard(name)
 
     def page(self, after: str | None, limit: int) -> list[str]:
         """The next `limit` names behind `after`, which need not be one of them."""
-        at = 0 if after is None else bisect_right(self._names, after)
-        return self._names[at : at + limit]
+        with self._lock:
+            behind = self._names.irange(after, inclusive=(False, False))
+            return list(islice(behind, limit))

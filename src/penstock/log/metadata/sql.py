@@ -21,8 +21,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from penstock.log.metadata.callbacks import Callbacks, Post
 from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
 from penstock.log.metadata_errors import (
     MetadataClosed,
@@ -36,7 +38,6 @@ from penstock.log.metadata_errors import (
 )
 
 T = TypeVar("T")
-Post = Callable[[Callable[[], None]], object]
 
 # A waiting change holds about 1 KiB (closure, parameters, Change), so this is 64 MiB at most. It is
 # six changes for each of 10,000 connections; more means that the disk does not keep up, and then
@@ -73,18 +74,18 @@ _logger = logging.getLogger(__name__)
 class Change(Generic[T]):
     """A submitted change: not done, then for good either a result or an error."""
 
-    __slots__ = ("_callbacks", "_done", "_error", "_function", "_result", "_settled", "_store_post")
+    __slots__ = ("_callbacks", "_done", "_error", "_function", "_later", "_result", "_settled")
 
     def __init__(
         self,
         function: Callable[[sqlite3.Connection], T],
         settled: threading.Condition,
-        post: Post,
+        later: Callbacks,
         callbacks: "list[Callable[[Change[T]], object]]",
     ) -> None:
         # One condition for all changes of a store: a group completes with one wake-up.
         self._settled = settled
-        self._store_post = post
+        self._later = later
         self._function: Callable[[sqlite3.Connection], T] | None = function
         self._callbacks = callbacks
         self._result: T | None = None
@@ -115,12 +116,12 @@ class Change(Generic[T]):
         return self._result  # type: ignore[return-value]  # set whenever there is no error
 
     def add_done_callback(self, callback: "Callable[[Change[T]], object]") -> None:
-        """Have `callback(self)` run by the store's `post` once done; at once if it is done."""
+        """Have `callback(self)` run by the store's `post` once done, behind those added before it."""
         with self._settled:
             if not self._done:
                 self._callbacks.append(callback)
                 return
-        self._store_post(lambda: _run_callback(self, callback))
+        self._later.add([partial(callback, self)])
 
     def _run(self, connection: sqlite3.Connection) -> None:
         assert self._function is not None
@@ -133,13 +134,6 @@ class Change(Generic[T]):
         self._error = error
         self._done = True
         return callbacks
-
-
-def _run_callback(change: Change[T], callback: Callable[[Change[T]], object]) -> None:
-    try:
-        callback(change)
-    except Exception:
-        _logger.exception("a callback of a metadata change failed")
 
 
 def _call_inline(function: Callable[[], None]) -> None:
@@ -180,7 +174,7 @@ class SqlStore:
         self.path = os.path.abspath(path)
         self.commits = 0
         self.changes = 0
-        self._post = post if post is not None else _call_inline
+        self._callbacks = Callbacks(post if post is not None else _call_inline)
         self._max_queued = max_queued if max_queued is not None else MAX_QUEUED_CHANGES
         # Asked when the disk is full. True: it may go now.
         self._make_space = make_space
@@ -204,10 +198,11 @@ class SqlStore:
         """Queue a change. Its function runs on the writer thread, in submission order.
 
         It must not commit, roll back or keep the connection, and must be short: all others wait.
-        `first` is called before all callbacks that are added later, in the order of the commits.
+        `first` is called before all callbacks that are added later, in the order of the commits. It may
+        give an iterator of its steps (callbacks.py).
         """
         callbacks = [] if first is None else [first]
-        pending = Change(change, self._settled, self._post, callbacks)
+        pending = Change(change, self._settled, self._callbacks, callbacks)
         with self._submitted:
             if self._closing:
                 raise MetadataClosed(self.path)
@@ -310,21 +305,14 @@ class SqlStore:
             raise RuntimeError("a change ended the transaction of its group")
 
     def _complete(self, group: list[Change[Any]], errors: list[BaseException | None]) -> None:
-        """Make all changes of a group done, with one wake-up and one call of `post`."""
-        due: list[tuple[Change[Any], Callable[[Change[Any]], object]]] = []
+        """Make all changes of a group done, with one wake-up and at most one call of `post`."""
+        due: list[Callable[[], object]] = []
         with self._settled:
             for change, error in zip(group, errors, strict=True):
-                due.extend((change, callback) for callback in change._settle(error))
+                due.extend(partial(callback, change) for callback in change._settle(error))
             self._settled.notify_all()
-        if not due:
-            return
-
-        def run_all() -> None:
-            for change, callback in due:
-                _run_callback(change, callback)
-
         try:
-            self._post(run_all)
+            self._callbacks.add(due)
         except Exception:  # the event loop is closed, say; the changes themselves are durable
             _logger.exception("callbacks of %d metadata changes could not be posted", len(due))
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -43,6 +43,8 @@ _LIST: Final = (
     "SELECT name, value, version FROM records WHERE space = ? AND name >= ? AND name < ?"
     " ORDER BY name LIMIT ?"
 )
+# Steps of a change that watchers are told in one turn of the event loop: a millisecond or two.
+FED_AT_ONCE: Final = 250
 # Sorts behind every name: UTF-8 has no such byte.
 _BEHIND_ALL: Final = b"\xff"
 
@@ -89,9 +91,20 @@ class MetadataStore(SqlStore):
         kept = tuple(one for one in self._watchers.get(space, ()) if one != watcher)
         self._watchers[space] = kept
 
-    def _feed(self, steps: Steps, change: Change[int]) -> None:
+    def _feed(self, steps: Steps, change: Change[int]) -> Iterator[None] | None:
         if change.error is not None:
-            return
+            return None
+        if len(steps) > FED_AT_ONCE:
+            return self._feed_in_parts(steps)
+        self._tell(steps)
+        return None
+
+    def _feed_in_parts(self, steps: Steps) -> Iterator[None]:
+        for at in range(0, len(steps), FED_AT_ONCE):
+            self._tell(steps[at : at + FED_AT_ONCE])
+            yield
+
+    def _tell(self, steps: Steps) -> None:
         for space in dict.fromkeys(space for space, _ in steps):
             seen = [step for of_space, step in steps if of_space == space]
             for watcher in self._watchers.get(space, ()):
