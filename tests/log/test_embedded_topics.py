@@ -20,7 +20,7 @@ from kit.engines import (
 )
 from kit.faulty_files import FaultyFiles
 
-from penstock.log.errors import UnknownPartition, UnknownTopic
+from penstock.log.errors import InvalidTopicName, UnknownPartition, UnknownTopic
 from penstock.log.metadata_errors import MetadataRefused
 from penstock.log.records import Delete
 from penstock.log.settings import TopicSettings
@@ -120,6 +120,25 @@ def test_names_that_look_alike_hold_their_own_records(opened: Opener) -> None:
         put(engine, name, name.encode())
     engine = opened()
     assert {name: values_of(engine, name) for name in names} == {n: [n.encode()] for n in names}
+
+
+@pytest.mark.parametrize("name", [" ", "a\u202eb"])
+def test_a_topic_that_is_there_keeps_a_name_that_no_new_one_may_have(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Made by an older version."""
+    engine = opened()
+    with pytest.raises(InvalidTopicName):
+        engine.create_topic(name)
+    with monkeypatch.context() as older:
+        older.setattr("penstock.log.metadata.catalogue.check_topic_name", lambda name: None)
+        make(engine, name)
+    put(engine, name, b"one")
+    engine = opened()
+    assert put(engine, name, b"two") == 1
+    assert values_of(engine, name) == [b"one", b"two"]
+    delete(engine, name)
+    assert engine.topics() == []
 
 
 def test_settings_and_partitions_change(opened: Opener) -> None:

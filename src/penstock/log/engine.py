@@ -29,12 +29,10 @@ from penstock.log.pending import Pending
 from penstock.log.records import Metadata
 from penstock.log.settings import TopicSettings
 from penstock.log.statistics import Counters, Statistics
-from penstock.log.storage.names import MAX_TOPIC_NAME_BYTES
 from penstock.log.storage.reader import ReadResult
 
 # Also values that come from the modules that make them.
 __all__ = [
-    "MAX_TOPIC_NAME_BYTES",
     "AppendToken",
     "Batch",
     "Counters",

@@ -56,8 +56,8 @@ from penstock.server.net.peer_log import PeerLog
 from penstock.server.notify import notify
 from penstock.server.protocols import PROTOCOLS
 from penstock.server.reload import Certificates, reload
+from penstock.server.signals import watch_stop_signals
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # How often a draining server checks whether open work is done.
 DRAIN_POLL_S: Final = 0.02
 # Peers see the server's close and close their side; those that do not are cut off.
@@ -145,10 +145,10 @@ class Server:
         self.hub.note_failed_login(address, peer)
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. A second one ends the process at once. SIGHUP reads the configuration
-        again."""
+        """Until SIGTERM or SIGINT. A later one ends the process at once (signals.py). SIGHUP reads the
+        configuration again."""
         stop = asyncio.Event()
-        _watch_signals(stop)
+        watch_stop_signals(stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         try:
             settle_collector()
@@ -336,22 +336,3 @@ class Server:
         loop = asyncio.get_running_loop()
         while self.hub.connections and loop.time() < deadline:
             await asyncio.sleep(DRAIN_POLL_S)
-
-
-def _watch_signals(stop: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-
-    def first() -> None:
-        # From here on the loop may be busy closing: the second signal must not need it.
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, _exit_at_once)
-        stop.set()
-
-    for number in SIGNALS:
-        loop.add_signal_handler(number, first)
-
-
-def _exit_at_once(number: int, frame: object) -> None:
-    os.write(2, b"penstock: second signal, stopped at once\n")
-    os._exit(128 + number)

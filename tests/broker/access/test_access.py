@@ -419,6 +419,7 @@ def test_what_cannot_be_revoked(metadata: MetadataStore, name: str, code: Code) 
         ("", "user", ["a"], "a name of 1 to 100"),
         (" a", "user", ["a"], "a name of 1 to 100"),
         ("a\n", "user", ["a"], "a name of 1 to 100"),
+        ("a\u202e", "user", ["a"], r"a name of 1 to 100.*: character 1 is U\+202E"),
         ("a" * 101, "user", ["a"], "a name of 1 to 100"),
         ("a", "root", ["a"], "role 'root' is unknown; use admin, user, writer, reader"),
         ("a", "user", [], "1 to 100 topic patterns"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kit.limits import HANG_S
 
-from penstock.log.errors import UnknownTopic
+from penstock.log.errors import InvalidGroupName, UnknownTopic
 from penstock.log.metadata.groups import GroupOffsets
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.records import Delete, DeleteAll, Put, join_name, prefix_of
@@ -29,6 +29,20 @@ def wait(store: MetadataStore) -> None:
     """Until every change so far is told."""
     for _ in range(2):
         store.change(()).result(HANG_S)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "g\u202e"])
+def test_a_name_that_no_new_group_may_have(
+    store: MetadataStore, groups: GroupOffsets, name: str
+) -> None:
+    """One that is there goes on: older versions took it."""
+    with pytest.raises(InvalidGroupName):
+        groups.commit(name, "orders", 1, 0, 3)
+    store.change((Put("offsets", join_name(1, name, 0), b"[5,0]"),))
+    wait(store)
+    groups.commit(name, "orders", 1, 0, 6)
+    wait(store)
+    assert GroupOffsets(store, {1: "orders"}, lambda: 7).all() == {name: {("orders", 0): 6}}
 
 
 def test_a_change_that_somebody_else_made_is_seen(

@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from penstock.log.errors import InvalidTopicName
 from penstock.log.storage.names import (
     MAX_DIRECTORY_NAME_CHARS,
-    MAX_TOPIC_NAME_BYTES,
     check_topic_name,
     directory_name,
+    topic_name_of,
 )
+from penstock.names import MAX_NAME_BYTES
 
 ALLOWED = st.text(
-    st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=MAX_TOPIC_NAME_BYTES
-).filter(lambda name: len(name.encode()) <= MAX_TOPIC_NAME_BYTES)
+    st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=MAX_NAME_BYTES
+).filter(lambda name: len(name.encode()) <= MAX_NAME_BYTES)
 
 # Names that are likely to meet: few letters, both cases, everything that escaping uses.
 CLOSE = st.text("aA.%~2eE/_-é", min_size=1, max_size=5)
 
-LONG = st.text("aA%~", min_size=60, max_size=MAX_TOPIC_NAME_BYTES)
+LONG = st.text("aA%~", min_size=60, max_size=MAX_NAME_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +55,29 @@ def test_refused(name: str, reason: str) -> None:
         directory_name(name)
 
 
-@pytest.mark.parametrize("name", ["a", "a" * 249, "é" * 124, " ", "..", "/", "a/../b", "~", "名前"])
+@pytest.mark.parametrize(
+    "name", ["a", "a" * 249, "é" * 124, " a ", "..", "/", "a/../b", "~", "名前"]
+)
 def test_allowed(name: str) -> None:
     check_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (" ", "can be seen"),
+        ("\u3000\u00a0", "can be seen"),
+        ("\u200b", "can be seen"),
+        ("a\u202eb", "character 1 is U\\+202E"),
+        ("\u2066a", "U\\+2066"),
+        ("a\u200f", "U\\+200F"),
+        ("a\u2028b", "U\\+2028"),
+    ],
+)
+def test_refused_for_a_new_topic_and_used_where_it_is_there(name: str, reason: str) -> None:
+    with pytest.raises(InvalidTopicName, match=reason):
+        check_topic_name(name)
+    assert topic_name_of(directory_name(name)) == name
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def test_secrets_are_never_shown(load: Load, tmp_path: Path) -> None:
     [
         ('key = "s3cret"\nrole = "user"', ':1: keys[0].name = "missing": expected a text'),
         ('name = ""\nkey = "s3cret"\nrole = "user"', ":2: keys[0].name = "),
+        ('name = "a\\u202e"\nkey = "s3cret"\nrole = "user"', "character 1 is U+202E"),
+        ('name = "a\\u0007"\nkey = "s3cret"\nrole = "user"', "control character U+0007"),
         ('name = "a"\nrole = "user"', 'keys[0] = "no key": expected one of key, key_file, hash'),
         ('name = "a"\nkey = "s3cret"\nhash = "s3cret"\nrole = "user"', '"key and hash": expected'),
         ('name = "a"\nkey = 5\nrole = "user"', ":3: keys[0].key = "),

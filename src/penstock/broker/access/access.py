@@ -35,8 +35,8 @@ from penstock.broker.access.rights import (
 )
 from penstock.broker.access.slow_logins import LoginQueue, SlowLogin
 from penstock.broker.errors import BrokerError, Code
-from penstock.log.engine import MAX_TOPIC_NAME_BYTES
 from penstock.log.records import Metadata
+from penstock.names import MAX_NAME_BYTES, flaw
 
 ALL_TOPICS: Final = ("*",)
 
@@ -341,7 +341,7 @@ class Access:
         )
 
     def _remember_answer(self, rules: tuple[str, ...], topic: str, answer: bool) -> None:
-        if len(topic) > MAX_TOPIC_NAME_BYTES:
+        if len(topic) > MAX_NAME_BYTES:
             return  # no topic can have this name, and it may be 64 KiB long
         if len(self._answers) >= MAX_CACHED_ANSWERS:
             self._answers = {}
@@ -471,21 +471,22 @@ def _stored_candidate(row: StoredKey) -> _Candidate:
 
 def check_key(name: str, role: str, topics: tuple[str, ...]) -> None:
     """Raise INVALID_REQUEST for a key that could not be used or shown."""
-    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= MAX_NAME_CHARS:
+    reason = flaw(name)
+    if reason or not name.isprintable() or name != name.strip() or len(name) > MAX_NAME_CHARS:
         raise BrokerError(
             Code.INVALID_REQUEST,
             f"a key needs a name of 1 to {MAX_NAME_CHARS} printable characters without spaces "
-            "at its ends",
+            "at its ends" + (f": {reason}" if reason else ""),
         )
     if role not in ROLE_ACTIONS:
         raise BrokerError(
             Code.INVALID_REQUEST, f"role {role!r} is unknown; use {', '.join(ROLE_ACTIONS)}"
         )
     if not 0 < len(topics) <= MAX_RULES or not all(
-        0 < len(pattern) <= MAX_TOPIC_NAME_BYTES and pattern.isprintable() for pattern in topics
+        0 < len(pattern) <= MAX_NAME_BYTES and pattern.isprintable() for pattern in topics
     ):
         raise BrokerError(
             Code.INVALID_REQUEST,
             f"a key needs 1 to {MAX_RULES} topic patterns such as 'orders.*', "
-            f"each of 1 to {MAX_TOPIC_NAME_BYTES} printable characters",
+            f"each of 1 to {MAX_NAME_BYTES} printable characters",
         )

@@ -44,8 +44,9 @@ class GroupOffsets:
     def commit(
         self, group: str, topic: str, topic_id: int, partition: int, offset: int
     ) -> Pending[int]:
-        """Visible and durable when the change is done. Raises InvalidGroupName."""
-        check_group_name(group)
+        """Visible and durable when the change is done. Raises InvalidGroupName for a new group."""
+        if group not in self._offsets:
+            check_group_name(group)
         self._topics[topic_id] = topic
         name = join_name(topic_id, group, partition)
         return self._metadata.change(

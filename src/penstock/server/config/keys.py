@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from penstock.names import flaw
 from penstock.server.config.errors import BadValue, UnknownKey
 from penstock.server.config.kinds import Section, Text, keys_of, texts
 
@@ -84,6 +85,9 @@ def _parse_key(table: Mapping[str, object], place: str, locate: Locate) -> KeyCo
         except ValueError as error:
             shown = MASK if name in SECRET_FIELDS else table.get(name, "missing")
             raise bad(name, shown, str(error)) from None
+    reason = flaw(values["name"])
+    if reason is not None:
+        raise bad("name", values["name"], f"another name: {reason}")
     given = [field for field in SECRET_FIELDS if field in table]
     if len(given) != 1:
         raise bad("", " and ".join(given) or "no key", "one of key, key_file, hash")

@@ -16,7 +16,8 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import Port
 from penstock.broker.records import Records
 from penstock.errors import PenstockError
-from penstock.log.engine import MAX_TOPIC_NAME_BYTES, AppendToken, Pending, ReadResult, ReadToken
+from penstock.log.engine import AppendToken, Pending, ReadResult, ReadToken
+from penstock.names import MAX_NAME_BYTES
 from penstock.sessions.base import BaseSession, Slot
 from penstock.sessions.rustlog.dialects import BinaryDialect, Dialect, JsonDialect
 from penstock.sessions.rustlog.produces import ProduceRun
@@ -26,8 +27,6 @@ from penstock.wire.rustlog import frames as wire
 
 # A Fetch never reads more than fits a reply.
 MAX_FETCH_BYTES = wire.MAX_FRAME_BYTES
-# Groups stay in memory and on disk, so their names have the same limit as those of topics.
-MAX_NAME_BYTES = MAX_TOPIC_NAME_BYTES
 # The log counts offsets in an i64; the wire has a u64.
 MAX_OFFSET = (1 << 63) - 1
 # Pending metadata changes of one peer: enough to share a commit, and a thousandth of the limit for the
