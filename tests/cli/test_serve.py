@@ -59,7 +59,9 @@ class Served:
 
 
 def environment(**more: str) -> dict[str, str]:
+    """Nothing of the one around, but whether compiled modules are used."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "XDG_"))}
+    kept |= {k: v for k, v in os.environ.items() if k == "PENSTOCK_PURE"}
     return {**kept, "PYTHONPATH": SOURCE, **more}
 
 
