@@ -27,8 +27,10 @@ from penstock.log.storage.reader import ReadResult
 CHILD = Path(__file__).with_name("append_child.py")
 ROUNDS = 50
 SEED = 20
-# A round lives this long after its child is ready; every fifth is killed before, while it starts.
+# A round lives up to this long after its child is ready, on a slow machine until it has up to so many
+# acknowledgements; every fifth is killed before, while it starts.
 LIFE_S = 0.12
+LEAST_STORED = 50
 START_S = 0.35
 
 
@@ -63,7 +65,8 @@ def run_and_kill(directory: Path, number: int, choices: random.Random) -> Round:
         try:
             early = number % 5 == 4
             life_s = choices.uniform(0, START_S if early else LIFE_S)
-            output = listen(child, life_s, from_start=early)
+            least = 0 if early else choices.randrange(LEAST_STORED)
+            output = listen(child, life_s, least, from_start=early)
         finally:
             child.kill()
         assert child.stdout is not None
@@ -73,23 +76,28 @@ def run_and_kill(directory: Path, number: int, choices: random.Random) -> Round:
     return heard
 
 
-def listen(child: "subprocess.Popen[bytes]", life_s: float, *, from_start: bool) -> bytes:
-    """Takes what the child says until its time is over."""
+def listen(
+    child: "subprocess.Popen[bytes]", life_s: float, least: int, *, from_start: bool
+) -> bytes:
+    """Takes what the child says until its time is over and it has told `least` acknowledgements."""
     assert child.stdout is not None
     output = b""
-    deadline = time.monotonic() + (life_s if from_start else HANG_S)
-    running = from_start
+    began_s = time.monotonic()
+    end_s = began_s + life_s if from_start else None
     with selectors.DefaultSelector() as selector:
         selector.register(child.stdout, selectors.EVENT_READ)
-        while selector.select(max(deadline - time.monotonic(), 0)):
+        while True:
+            waits = end_s is None or output.count(b"stored") < least
+            until_s = began_s + HANG_S if waits or end_s is None else end_s
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not selector.select(left_s):
+                assert not waits, "the child hangs"
+                return output
             part = os.read(child.stdout.fileno(), 1 << 16)
             assert part, "the child ended by itself"
             output += part
-            if not running:
-                running = True
-                deadline = time.monotonic() + life_s
-    assert running, "the child did not come up"
-    return output
+            if end_s is None:
+                end_s = time.monotonic() + life_s
 
 
 class Checker:
