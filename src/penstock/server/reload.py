@@ -45,6 +45,9 @@ LIVE: Final = (
     "limits.topics",
     "limits.partitions",
     "limits.groups",
+    "limits.subscriptions",
+    "limits.transactions_per_key",
+    "limits.staged_bytes_per_key",
     "limits.flight_reads",
     "limits.flight_writes",
     "limits.flight_batch_bytes",
@@ -53,6 +56,8 @@ LIVE: Final = (
     "http.hosts",
     "topic_defaults.",
 )
+# Where there is one before and after.
+CERTIFICATE: Final = ("tls.certificate", "tls.key")
 
 logger = logging.getLogger(__name__)
 
@@ -113,18 +118,24 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
     if config.keys != server.config.keys:
         logger.info("SIGHUP: [[keys]] were read again, there are %d now", len(config.keys))
     for name, old, new in changes:
-        if _is_live(name):
+        if _is_live(name, server.config, wanted.config):
             logger.info("SIGHUP: %s = %s (it was %s)", name, new, old)
         else:
             logger.warning("SIGHUP: %s = %s needs a restart; it stays %s", name, new, old)
-    if bool(wanted.config.keys) != bool(server.config.keys):
-        logger.warning("SIGHUP: the first or last of [[keys]] needs a restart")
-    if not changes and not new_certificates and config.keys == server.config.keys:
+    if wanted.config.keys and not server.config.keys:
+        text = "SIGHUP: the first [[keys]] need a restart, nobody can log in with them before it"
+        logger.warning(text)
+    elif server.config.keys and not wanted.config.keys:
+        text = "SIGHUP: to be without [[keys]] needs a restart; the %d that there were still work"
+        logger.warning(text, len(server.config.keys))
+    if not changes and not new_certificates and wanted.config.keys == server.config.keys:
         logger.info("SIGHUP: nothing has changed")
     await _apply(server, config, new_certificates=new_certificates)
 
 
-def _is_live(name: str) -> bool:
+def _is_live(name: str, old: Config, new: Config) -> bool:
+    if name in CERTIFICATE and (old.tls.certificate is None or new.tls.certificate is None):
+        return False  # with TLS or without: listeners are one or the other from the start
     return any(name == live or (live.endswith(".") and name.startswith(live)) for live in LIVE)
 
 
@@ -140,7 +151,7 @@ def _merged(old: Config, new: Config) -> Config:
     """The old configuration with all of the new one that can change."""
     live: dict[str, dict[str, Any]] = {}
     for name, key in KNOWN_KEYS.items():
-        if _is_live(name):
+        if _is_live(name, old, new):
             live.setdefault(name.partition(".")[0], {})[key.attribute] = new.value(name)
     sections = {
         section: msgspec.structs.replace(getattr(old, section), **values)

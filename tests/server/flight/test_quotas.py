@@ -1,6 +1,7 @@
 """What one key may have in transactions, and whose they are: over a real server and its Flight process."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_staged_bytes_have_a_limit(server: LiveServer) -> None:
         client.stage("three", 0, "t", table(HALF))
         client.commit_transaction("three", [0])
         assert client.offsets("t") == [(0, 2)]
+
+
+def test_limits_that_a_sighup_changes(server: LiveServer) -> None:
+    """reload.py replaces the options of the broker."""
+    broker = server.server.broker
+    with connect_to(server) as client:
+        client.begin("one", 60)
+        broker.options = replace(broker.options, max_open_transactions=1, max_staged_bytes=1)
+        with pytest.raises(ClientError, match="1 open transactions"):
+            client.begin("two", 60)
+        with pytest.raises(ClientError, match=r"limits\.staged_bytes_per_key = 1;"):
+            client.stage("one", 0, "t", table(b"record"))
 
 
 def test_limits_hold_over_a_restart(tmp_path: Path) -> None:

@@ -58,10 +58,7 @@ class TransactionCalls:
         self._broker = broker
         self._engine = engine
         self._fail = fail
-        options = broker.options
-        self._quotas = Quotas(
-            engine.transactions.usage, options.max_open_transactions, options.max_staged_bytes
-        )
+        self._quotas = Quotas(engine.transactions.usage, lambda: broker.options)
         self._threads = ThreadPoolExecutor(THREADS, "penstock-transaction")
         self._committers = ThreadPoolExecutor(COMMIT_THREADS, "penstock-transaction-commit")
         # By name and task, while one group of it is being written: what came since. Bounded by what
