@@ -23,6 +23,7 @@ bench: dev-env compile java ## print the benchmark tables
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: dev-env ## ruff, mypy --strict, import rules
+	@echo "lint: ruff, mypy --strict and import rules; a minute the first time, then 10 s"
 	@$(BIN)/ruff check --quiet $(LINTED)
 	@$(BIN)/ruff format --quiet --check $(LINTED) || { echo "lint: make format puts this right" >&2; exit 1; }
 	@$(BIN)/mypy $(LINTED)

@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     if not any((ROOT / "src").rglob("*.so")):
         print("tests: nothing is compiled, all tests run on the pure sources", flush=True)
         return run_pytest(arguments, PENSTOCK_EXPECT="pure")
+    print("tests: all of them on the compiled modules; CONTRIBUTING.md says how long", flush=True)
     failed = run_pytest(arguments, PENSTOCK_PURE="0", PENSTOCK_EXPECT="compiled")
     if failed:
         return failed

@@ -4,7 +4,7 @@
         (each room derives its own: log, wire, broker, server, client)
 
 The command line prints such an error as one line and exits with its code. Anything else that
-escapes is a defect of ours and keeps its traceback. Wire error codes are not here: broker has them.
+escapes is a bug and keeps its traceback. Wire error codes are not here: broker has them.
 """
 
 from dataclasses import dataclass

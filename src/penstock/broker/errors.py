@@ -192,7 +192,7 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     metadata.MetadataWriteFailed: (Code.STORAGE_ERROR, _not_written),
     metadata.MetadataOverloaded: (Code.OVERLOADED, _without_detail),
     metadata.MetadataClosed: (Code.SHUTTING_DOWN, _without_detail),
-    # The database's own words for a statement of ours that is wrong: not for strangers.
+    # The database's own text for a wrong statement of the engine: not meant for peers.
     metadata.MetadataRefused: (Code.INTERNAL, _without_detail),
     InvalidTopicName: (Code.INVALID_TOPIC_NAME, str),
     InvalidGroupName: (Code.INVALID_REQUEST, str),

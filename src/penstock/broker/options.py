@@ -23,10 +23,10 @@ class BrokerOptions:
     replay_backlog: bool = True
     # Whether only the key that subscribed may poll and acknowledge.
     owned_subscriptions: bool = False
-    # The reference server drops without a trace; we count unless told otherwise.
+    # The reference server drops without a trace; Penstock counts, unless configured otherwise.
     count_drops: bool = True
     default_partitions: int = 1
-    # Of topics that nobody made with settings of their own.
+    # Of topics that were created without settings of their own.
     default_settings: TopicSettings = TopicSettings()
     max_topics: int = 10_000
     max_partitions: int = 20_000

@@ -181,7 +181,7 @@ def outcome(tally: "Tally", more: bool, by_line: bool = False) -> str:
     """One line on what became of the messages. `more`: there may be some that were not sent.
 
     `by_line`: each line of the input is a message, so the next run can begin behind those that are stored.
-    With refusals nobody can say where that is.
+    With refusals that line is unknown.
     """
     parts = [f"{tally.confirmed} confirmed"]
     if tally.refused:

@@ -24,7 +24,7 @@ _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record from anywhere. None: not told; for the value: null."""
+    """One record from anywhere. None: unknown; for the value: null."""
 
     topic: str
     value: bytes | None

@@ -49,7 +49,7 @@ DEFAULT_SOURCE: Final = Source(PROTOCOLS[0].name)
 
 
 class TopicNotAsked(PenstockError):
-    """A SUBSCRIBE would make the topic if it is not there, and nobody can tell whether it is."""
+    """A SUBSCRIBE would create a missing topic, and whether it exists cannot be checked."""
 
     def __init__(self, topic: str, server: str, reason: str) -> None:
         super().__init__(topic, server, reason)
@@ -240,7 +240,7 @@ async def _blipmq(target: Target, wanted: Wanted, write_as: Formatter) -> None:
 
 
 def _require_topic(target: Target, topic: str) -> None:
-    """Raises ApiNotFound with the nearest name, or TopicNotAsked where nobody can tell."""
+    """Raises ApiNotFound with the nearest name, or TopicNotAsked where that cannot be checked."""
     from penstock.cli.http import ApiNotAuthorized, ApiNotFound, CannotConnect, NotOurServer
     from penstock.cli.topic import find_topic
 

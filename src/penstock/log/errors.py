@@ -3,7 +3,7 @@
 LogError (a PenstockError)
  +-- CorruptLog          stored bytes are damaged: file, position, offsets concerned
  |    +-- StagingDamaged  ... those of a transaction, not yet in the log
- |    +-- KeyUnknown      ... or whole, and encrypted with a key that nobody here has
+ |    +-- KeyUnknown      ... or intact, and encrypted with an unknown key
  +-- OffsetOutOfRange    the offset was never written or is no longer kept
  +-- AppendFailed        nothing was stored, the caller may try again
  |    +-- StorageFull    ... because there is no space

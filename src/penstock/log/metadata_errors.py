@@ -6,7 +6,7 @@ MetadataError
   MetadataDamaged         not a database, damaged, or another program's
   MetadataUnavailable     cannot be opened or read: rights, missing directory, lock, I/O error
   MetadataWriteFailed     the group of this change could not be committed
-  MetadataRefused         the database refuses a statement: a defect of ours
+  MetadataRefused         the database refuses a statement: a bug
   MetadataOverloaded      too many changes wait
   MetadataClosed          used after close()
 """

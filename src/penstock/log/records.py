@@ -10,7 +10,7 @@ space once and follows its feed.
     metadata.watch("keys", lambda changes: ...)
 
 `Space` is the typed view of one space: msgspec structs in, msgspec structs out. What the records mean is
-the business of their owners; where they are kept is that of the engine.
+up to their owners; where they are stored is up to the engine.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -106,7 +106,7 @@ class Metadata(Protocol):
         ...
 
     def watch(self, space: str, watcher: Watcher) -> None:
-        """Every durable change of the space from now on, in order, whoever made it.
+        """Every durable change of the space from now on, in order, by any caller.
 
         Called where the completions of changes are called, before those of the same change. What one change
         has done to very many records is told in parts, and the event loop does other things in between.

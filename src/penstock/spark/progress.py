@@ -133,7 +133,7 @@ def ranges_between(
 
     Partitions that `start` does not know begin with their earliest record, and so do those of a topic
     made anew. What was trimmed meanwhile is left out, unless it is to fail: then the range has it, and
-    whoever reads it finds it missing. Raises DataLost.
+    the read finds it missing. Raises DataLost.
     """
     found: list[Range] = []
     for topic, one in sorted(end.topics.items()):
@@ -147,7 +147,7 @@ def ranges_between(
         for partition, last in sorted(one.partitions.items()):
             first = known.get(partition)
             if first is None:
-                # Nobody has read of it: the earliest record, whichever that is by now.
+                # Nothing of it was read: the earliest record that is kept now.
                 first = min(state.earliest.get(partition, 0), last)
                 if first > 0 and fail_on_data_loss and before is not None:
                     place = f"new partition {partition} of topic {topic!r}"

@@ -36,7 +36,7 @@ KEPT_ROWS: Final = 65_536
 def read_ranges(
     connection: Connection, wanted: Ranges, *, headers: bool, fail_on_data_loss: bool
 ) -> "Iterator[pa.RecordBatch]":
-    """Raises DataLost when a part of a range is gone, or leaves it out, as told."""
+    """Raises DataLost when a part of a range is gone, or skips it, as the options say."""
     for one in wanted:
         yield from _read_range(connection, one, headers, fail_on_data_loss)
 

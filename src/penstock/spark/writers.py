@@ -155,7 +155,7 @@ def _check_columns(schema: "StructType", wanted: Sequence[str]) -> None:
             shown = ", ".join(field.name for field in same)
             raise WriteRefused(f"column {name} is there more than once ({shown}): drop the others")
         kind = same[0].dataType
-        # Text comes to the broker as bytes: it would complain of a type that nobody has given.
+        # Text reaches the broker as bytes: its error would name a type that is not in the user's schema.
         if name == "partition" and not isinstance(kind, IntegralType | NullType):
             raise WriteRefused(f"column partition is {kind.simpleString()}: cast it to int")
 

@@ -1,7 +1,7 @@
 """Deliveries that wait for their acknowledgement: ranges of tags, not one entry per message.
 
 A consumer that acknowledges in order keeps this at a handful of ranges however fast it is; one that
-acknowledges at random splits them. Deadlines are checked when somebody asks, there is no timer here.
+acknowledges at random splits them. Deadlines are checked on demand, there is no timer here.
 """
 
 import heapq

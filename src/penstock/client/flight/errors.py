@@ -72,6 +72,6 @@ def telling(server: str, what: str, time_s: float = 0.0, *, begun: bool = False)
 def _why_not_connected(text: str) -> str:
     reason = _BEFORE_THE_POINT.sub("", text)
     if reason.endswith("Socket closed"):
-        # All that a client hears, whichever it is.
+        # The only text that a client gets in both cases.
         reason += "; perhaps the server wants TLS, or a certificate of the client"
     return reason

@@ -52,7 +52,7 @@ MAX_CHANGES_PER_COMMIT: Final = 4_096
 # the changes fail with "database is locked" instead of waiting for ever.
 LOCK_WAIT_S: Final = 5.0
 
-# These say that the database as a whole is in trouble, not that one statement is wrong.
+# These errors concern the whole database, not one statement.
 _STORAGE_CODES: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,

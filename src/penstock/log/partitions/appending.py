@@ -8,7 +8,7 @@ A batch is in one of these states:
     flushing   covered by a flush that runs in another thread while the next group is written (flushing.py)
     completed  its token has an offset or an error
 
-Whoever holds `write_lock` writes. `append_idle` only tries it, so the event loop never waits: while a flush
+The holder of `write_lock` writes. `append_idle` only tries it, so the event loop never waits: while a flush
 runs, or a segment must be begun, or others are before it, the batch is queued. A commit thread (commit.py)
 writes what is queued and flushes: one flush covers everything that came before it. A failed write is taken
 back and refused; a failed flush is final, because the kernel may have dropped the pages: the partition
@@ -125,7 +125,7 @@ class AppendSide:
         # Guards the list of segments together with the files that it names: held while files are put
         # in place, so nobody on the event loop takes it.
         self._segments_lock = threading.Lock()
-        # Held by whoever writes: the commit thread, or maintenance that replaces segments.
+        # Held by the writer: the commit thread, or maintenance that replaces segments.
         self.write_lock = threading.Lock()
         self._pending: list[tuple[Batch, AppendToken]] = []
         self._pending_bytes = 0
@@ -176,7 +176,7 @@ class AppendSide:
         return token
 
     def append_idle(self, batch: Batch) -> tuple[AppendToken, list[Callback]] | None:
-        """Writes a small batch here and now, where that waits for nobody and no flush is running.
+        """Writes a small batch at once, if no lock and no running flush has to be waited for.
 
         Gives the token and the watchers to wake; None when the batch has to be queued. With durability
         ack the token is not done, and the partition needs a flush. A write that fails or falls short

@@ -91,7 +91,7 @@ class GroupCommit:
                 return True
 
     def forget(self, partition: Partition) -> None:
-        """Waits until nobody works on the partition; from then on nobody will."""
+        """Waits until no thread serves the partition; from then on none will."""
         partition.forgotten = True
         with partition.serving:
             self._timers.forget(partition)

@@ -24,7 +24,7 @@ class Flush:
 
 
 class Flushing:
-    """Used by whoever may write. Without `executor` every flush happens here and now."""
+    """Used by the holder of the write lock. Without `executor` every flush runs in the caller's thread."""
 
     def __init__(self, pool: HandlePool, directory: str, executor: Executor | None) -> None:
         self._pool = pool
@@ -71,7 +71,7 @@ class Flushing:
         self._under_way = Flush(load, time.perf_counter(), future)
 
     def take(self) -> Flush | None:
-        """The flush under way, if there is one. Whoever takes it waits for its future."""
+        """The running flush, if there is one. The caller has to wait for its future."""
         flush, self._under_way = self._under_way, None
         return flush
 

@@ -201,7 +201,7 @@ def _walk_unsealed(
 def _drop_left_behind(
     files: FileSystem, directory: str, segments: list[Segment], walks: dict[int, Walked]
 ) -> None:
-    """Else nobody would find the records behind its name, and they would count as missing."""
+    """Without the name its records could not be found, and would count as missing."""
     gone: list[Segment] = []
     for before, segment in pairwise(segments):
         if segment.sealed or walks[segment.base_offset].size:

@@ -1,6 +1,6 @@
 """The scrub reads every sealed segment once in a configured time, to find damage while backups have it.
 
-Sealed segments are read by nobody for weeks; a disk may lose a bit meanwhile. The scrub takes one segment
+A sealed segment may not be read for weeks; a disk may lose a bit meanwhile. The scrub takes one segment
 after the other, in the order of their paths, and waits between them so that a round takes the whole time.
 Where it stands is kept in the file `scrub` of the data directory, so a restart does not begin anew. While
 it waits it costs nothing. What it finds goes to the report of the partition; it repairs nothing.

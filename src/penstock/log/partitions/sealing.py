@@ -28,7 +28,7 @@ class _Roll:
 
 
 class Sealing:
-    """The rolled segments of one partition, oldest first. Used by whoever may write."""
+    """The rolled segments of one partition, oldest first. Used by the holder of the write lock."""
 
     def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files

@@ -237,7 +237,7 @@ def _read_on(descriptor: int, first: bytes, size: int, position: int) -> bytes:
 def _write_in_slices(descriptor: int, parts: Sequence[bytes], position: int) -> int:
     """Write more parts than one call takes; stop at the first short write.
 
-    An error after some bytes went out is not raised here: as with one big call the caller hears
+    An error after some bytes went out is not raised here: as with one big call the caller learns
     how much was written, and meets the error when it goes on from there.
     """
     done = 0
@@ -321,7 +321,7 @@ class RealFiles:
         try:
             self.sync_directory(os.path.dirname(directory))
         except PermissionError:
-            # A parent that we may not read is not ours: whoever set it up made the directory.
+            # A parent that this process may not read was set up by somebody else, with the directory in it.
             return
 
 

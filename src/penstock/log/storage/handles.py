@@ -1,6 +1,6 @@
 """Open files, bounded: segments are opened on demand and closed again, least recently used first.
 
-10,000 partitions work with 1,024 descriptors because nobody keeps a file open between two uses. A file
+10,000 partitions work with 1,024 descriptors because no file has to stay open between two uses. A file
 in use is never closed under its user.
 """
 
@@ -65,7 +65,7 @@ class HandlePool:
                     self._handles[path] = handle
                     handle.users = 1
                     return handle
-            handle.file.close()  # replaced, or opened by somebody else meanwhile
+            handle.file.close()  # replaced, or opened by another thread meanwhile
 
     def _open(self, path: str, create: bool) -> File:
         try:

@@ -82,7 +82,7 @@ class DataDirectoryLock:
             raise
 
     def is_there(self) -> bool:
-        """False when somebody has removed or replaced the directory under us."""
+        """False if the directory was removed or replaced."""
         try:
             found = os.stat(os.path.join(self.directory, LOCK_FILE_NAME))
         except OSError:
@@ -125,7 +125,7 @@ class DataDirectoryLock:
 
 @contextmanager
 def locked_for_reading(directory: str) -> Iterator[None]:
-    """Keeps servers out while somebody reads. Writes nothing, so it works on a read-only copy too.
+    """Keeps servers out during a read. Writes nothing, so it works on a read-only copy too.
 
     Raises DataDirectoryInUse. A directory without a lock file was never opened by a server.
     """

@@ -220,7 +220,7 @@ class Applier:
     def _check_turn(self, transaction_id: int, targets: set[Partition]) -> None:
         """Raises CommitWaits where another one holds a partition: what is stored behind a part of that
         one is not seen, so this one would be seen in part. Nothing of it is stored before its turn.
-        Two never wait for each other: whoever takes partitions has waited for nobody."""
+        Two never wait for each other: one that takes partitions waits for none."""
         for other_id, partitions in self._held.items():
             if other_id != transaction_id and not targets.isdisjoint(partitions):
                 raise CommitWaits(other_id)

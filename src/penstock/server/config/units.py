@@ -1,7 +1,7 @@
 """Values with units as people write them: "64 MiB", "30 s", "250 ms", "10 GB", plain numbers.
 
 Sizes become bytes, times become microseconds (the log's clock), both exact integers. Formatting
-gives a text that parses to the same number. "off" is the business of the key that allows it: see
+gives a text that parses to the same number. The key that allows "off" handles it: see
 `is_off`. Nothing here knows a configuration key.
 """
 

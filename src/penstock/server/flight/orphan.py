@@ -11,7 +11,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 def end_with_parent(parent: int) -> None:
     """From now on SIGKILL follows the end of the process `parent`, which started this one. SIGKILL,
-    because an orphan has nobody to report to and nothing to save."""
+    because a process without its server has nothing to report and nothing to save."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the kernel knew
         os._exit(0)

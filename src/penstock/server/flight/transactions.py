@@ -161,7 +161,7 @@ class TransactionCalls:
                 answer = work()
             except TransactionNotOpen as error:
                 answer = self._fail(TransactionNotOpen(name, error.state))  # by the peer's own name
-            except Exception as error:  # whatever it is, the one who asks must hear of it
+            except Exception as error:  # the caller must get an answer, whatever the error is
                 answer = self._fail(error)
             self._engine.post(lambda: give(answer))
 

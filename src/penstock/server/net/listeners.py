@@ -1,6 +1,6 @@
 """The listening sockets: bound all at once at start, listening when the server is ready.
 
-Knows which listener serves what. Accepting and reading is the business of the loop.
+Knows which listener serves what. The event loop accepts and reads.
 """
 
 import asyncio

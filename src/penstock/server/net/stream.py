@@ -103,7 +103,7 @@ class NetStream:
         self._unflushed = False
         self._reading = False
         self._blocked = False  # the connection takes no more
-        self._congested = False  # the session was told so, and waits to be told otherwise
+        self._congested = False  # the session knows, and waits for `writable`
         self._held = 0
         self._pauses: set[str] = set()
         self._stall_mark = 0
@@ -131,7 +131,7 @@ class NetStream:
         assert self._session is not None
         try:
             self._session.receive(data)
-        except Exception:  # a defect of ours: this connection ends, the others go on
+        except Exception:  # a bug: this connection ends, the others continue
             self._connection.fail()
 
     def end_of_input(self) -> None:
@@ -257,7 +257,7 @@ class NetStream:
             return
         try:
             self._session.writable()
-        except Exception:  # a defect of ours: this connection ends, the others go on
+        except Exception:  # a bug: this connection ends, the others continue
             self._connection.fail()
 
     # --- limits -----------------------------------------------------------------------------------
