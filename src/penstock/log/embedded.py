@@ -320,6 +320,9 @@ class EmbeddedEngine:
             tuple(f"{d.path} at byte {d.position}: {d.reason}" for d in damages),
         )
 
+    def written_partitions(self, topic: str) -> list[int]:
+        return self.catalogue.get(topic).partitions.touched()
+
     # --- records ---------------------------------------------------------------------------------
 
     def append(self, topic: str, partition: int, batch: Batch) -> AppendToken:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from broker.bench import Bench
 
+from penstock.broker.delivery import subscriptions as module
 from penstock.broker.delivery.subscriptions import LOOKED_AT_ONCE
 from penstock.broker.options import BrokerOptions
 
@@ -83,6 +84,29 @@ def test_many_orphans_end_in_parts(bench: Bench) -> None:
     subscriptions.tick(LOOKED_AT_ONCE)
     assert len(subscriptions) == 0
     assert subscriptions.counters.orphans_expired == LOOKED_AT_ONCE + 5
+
+
+def test_a_lost_connection_of_many_subscriptions_takes_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEFT_AT_ONCE", 10)
+    subscriptions = bench.broker.subscriptions
+    user, other = object(), object()
+    all_of_them = [bench.subscribe("t", user=user) for _ in range(25)]
+    subscriptions._used_by(all_of_them[0], other)
+
+    def orphans() -> int:
+        return sum(one.orphaned_us is not None for one in subscriptions.all())
+
+    subscriptions.leave(user)
+    assert 9 <= orphans() <= 10
+    # One that goes meanwhile is no hindrance.
+    subscriptions.remove(next(one for one in all_of_them[1:] if one.orphaned_us is None))
+    bench.run_posted()
+    assert orphans() == 23 and all_of_them[0].orphaned_us is None
+    bench.clock.now_us += 10 * SECOND_US
+    subscriptions.tick()
+    assert subscriptions.all() == [all_of_them[0]]
 
 
 def test_an_orphan_that_is_used_again_begins_anew(bench: Bench) -> None:

@@ -12,6 +12,7 @@ from kit.running_server import Running, running_server
 
 from penstock.broker.access.access import Principal
 from penstock.broker.records import Records
+from penstock.log.errors import UnknownTopic
 from penstock.server.http import app
 from penstock.server.http.app import MAX_BODY_BYTES
 
@@ -405,6 +406,39 @@ def test_a_list_of_groups_looks_at_its_own_part_only(
         assert ([one["name"] for one in page["groups"]], page["next"]) == (["b"], "b")
         # One more, to see whether there are more.
         assert asked == ["b", "c"]
+
+    with_server(tmp_path, test)
+
+
+def test_a_list_looks_at_no_partition_that_was_never_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a topic that is deleted while the list is made is left out."""
+
+    async def test(running: Running) -> None:
+        for name in ("gone", "wide"):
+            await running.call("POST", "/api/v1/topics", {"name": name, "partitions": 50})
+        engine = running.server.engine
+        await append(running, "wide", b"v", partition=7)
+        asked = []
+        look = engine.partition_info
+
+        def ask(topic: str, partition: int) -> object:
+            asked.append((topic, partition))
+            return look(topic, partition)
+
+        written = engine.written_partitions
+
+        def written_partitions(topic: str) -> list[int]:
+            if topic == "gone":
+                raise UnknownTopic(topic)
+            return written(topic)
+
+        monkeypatch.setattr(engine, "partition_info", ask)
+        monkeypatch.setattr(engine, "written_partitions", written_partitions)
+        (one,) = (await running.call("GET", "/api/v1/topics")).json["topics"]
+        assert (one["name"], one["partitions"], one["records"]) == ("wide", 50, 1)
+        assert asked == [("wide", 7)]
 
     with_server(tmp_path, test)
 

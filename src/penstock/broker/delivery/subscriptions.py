@@ -25,6 +25,8 @@ from penstock.log.engine import AppendToken, Engine
 TICK_S = 0.1
 # Of one tick: a few milliseconds of the event loop. The next comes at once when more is due.
 LOOKED_AT_ONCE: Final = 200
+# Subscriptions of a lost connection that are seen to in one turn of the event loop: a millisecond.
+LEFT_AT_ONCE: Final = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -214,12 +216,18 @@ class Subscriptions:
 
     def leave(self, user: object) -> None:
         """The connection is gone; subscriptions that nobody else uses begin to expire."""
+        self._leave_some(user, list(self._by_user.pop(user, ())))
+
+    def _leave_some(self, user: object, left: list[Subscription]) -> None:
         now_us = self._clock_us()
-        for subscription in self._by_user.pop(user, ()):
+        for subscription in left[-LEFT_AT_ONCE:]:
             subscription.users.discard(user)
             if not subscription.users:
                 subscription.orphaned_us = now_us
                 self._orphans.append((now_us, subscription.id))
+        del left[-LEFT_AT_ONCE:]
+        if left:
+            self._schedule(0.0, lambda: self._leave_some(user, left))
 
     def tick(self, most: int | None = None) -> list[Subscription]:
         """Expires messages and orphans, follows topics that came back or grew.
@@ -305,7 +313,9 @@ class Subscriptions:
         if not others:
             del self._by_topic[subscription.topic]
         for user in subscription.users:
-            self._by_user[user].discard(subscription)
+            used = self._by_user.get(user)
+            if used is not None:  # else the user is leaving
+                used.discard(subscription)
         for _, partition in self._followed.pop(subscription):
             key = subscription.topic, partition
             feed = self._feeds.get(key)

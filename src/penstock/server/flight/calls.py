@@ -5,6 +5,7 @@ Lives on the event loop; an answer that needs the disk is given later. Knows no 
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from penstock.broker.access.access import Principal
@@ -14,6 +15,7 @@ from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.records import Records
 from penstock.log.batch.format import FLAG_ZSTD, Batch
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
+from penstock.log.errors import UnknownTopic
 from penstock.server.flight.link import (
     Answer,
     Append,
@@ -47,6 +49,8 @@ INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR)
 FLIGHT: Final = "flight"
 
 Give = Callable[[Answer], None]
+# So many partitions are described on the event loop; more take milliseconds.
+DESCRIBED_AT_ONCE: Final = 256
 # Listing a topic shows its offsets, so it needs the right to read it.
 READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
@@ -78,9 +82,10 @@ class FlightCalls:
         if isinstance(question, Append):
             self._append(question, body, give)
         elif isinstance(question, Describe):
-            give(self._describe(question))
+            self._describe(question, give)
         elif isinstance(question, Topics):
-            give(self._topics(question.who))
+            self._broker.require(question.who, Operation.LIST_TOPICS)
+            self._aside(lambda: self._topics(question.who), give)
         elif isinstance(question, AtTime):
             info = self._permitted(question.who, Operation.DESCRIBE_TOPIC, question.topic)
             _AtTime(self._engine, info, question, give)
@@ -117,18 +122,35 @@ class FlightCalls:
 
     # --- topics ----------------------------------------------------------------------------------
 
+    def _aside(self, make: Callable[[], Answer], give: Give) -> None:
+        """Has an answer made in a thread that grows with the number of topics or partitions."""
+
+        def made(done: ReadToken[Answer]) -> None:
+            give(done.result() if done.error is None else failure(done.error))
+
+        self._broker.aside(make).on_done(made)
+
     def _topics(self, who: Principal) -> TopicList:
-        self._broker.require(who, Operation.LIST_TOPICS)
         shows = self._broker.access.shows
         found = [info for info in self._engine.topics() if shows(who, info.name, READ_ONLY)]
-        return TopicList(tuple(self._facts(info) for info in found))
+        facts: list[TopicFacts] = []
+        for info in found:
+            with suppress(UnknownTopic):  # it was deleted a moment ago
+                facts.append(self._facts(info))
+        return TopicList(tuple(facts))
 
-    def _describe(self, question: Describe) -> TopicFacts:
+    def _describe(self, question: Describe, give: Give) -> None:
         self._broker.require(question.who, Operation[question.operation], question.topic)
         if question.create:
             self._broker.require(question.who, Operation.CREATE_TOPIC, question.topic)
-            return self._facts(self._broker.ensure_topic(question.topic, question.who.name))
-        return self._facts(self._info(question.topic), question.partitions)
+            info, wanted = self._broker.ensure_topic(question.topic, question.who.name), None
+        else:
+            info, wanted = self._info(question.topic), question.partitions
+        count = info.partitions if wanted is None else len(wanted)
+        if count <= DESCRIBED_AT_ONCE:
+            give(self._facts(info, wanted))
+        else:
+            self._aside(lambda: self._facts(info, wanted), give)
 
     def _info(self, topic: str) -> TopicInfo:
         info = self._engine.topic(topic)

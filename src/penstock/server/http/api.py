@@ -6,7 +6,7 @@ in app.py.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,7 +15,8 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
-from penstock.log.engine import Pending, ReadToken, TopicInfo
+from penstock.log.engine import PartitionInfo, Pending, ReadToken, TopicInfo
+from penstock.log.errors import UnknownTopic
 from penstock.log.settings import TopicSettings
 from penstock.server.http.api_types import AtTime, GroupReset, KeyRequest, TopicChange, TopicRequest
 from penstock.server.http.pages import Page
@@ -30,6 +31,10 @@ DEFAULT_LISTED: Final = 1_000
 MAX_LISTED: Final = 10_000
 # Names that a list takes from the engine at a time.
 LISTED_AT_ONCE: Final = 500
+# So many partitions are described on the event loop; more take milliseconds.
+DESCRIBED_AT_ONCE: Final = 256
+# Partitions of a group that are reset in one turn of the event loop: a millisecond or two.
+STEPS_AT_ONCE: Final = 50
 # What a list tells of a topic, only its readers may know.
 READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
@@ -54,14 +59,16 @@ class Api:
 
         def shown(name: str) -> Json | None:
             info = self.engine.topic(name)
-            return None if info is None or not shows(who, name, READ_ONLY) else self._topic(info)
+            try:
+                return self._topic(info) if info and shows(who, name, READ_ONLY) else None
+            except UnknownTopic:
+                return None  # it was deleted a moment ago
 
         return await asyncio.to_thread(_listed, "topics", query, self.engine.topic_names, shown)
 
     async def topic(self, who: Principal, name: str) -> Json:
-        """Made in a thread, as lists are: a topic may have thousands of partitions."""
         self.broker.require(who, Operation.DESCRIBE_TOPIC, name)
-        return await asyncio.to_thread(self._topic_with_partitions, self._info(name))
+        return await self._described(name)
 
     async def create_topic(self, who: Principal, request: TopicRequest) -> Json:
         partitions = request.partitions
@@ -72,19 +79,19 @@ class Api:
         creation = self.engine.topic_durable(request.name)
         if creation is not None:
             await _done(creation)
-        return self._topic_with_partitions(self._info(request.name))
+        return await self._described(request.name)
 
     async def change_topic(self, who: Principal, name: str, request: TopicChange) -> Json:
         change = self.broker.change_topic(who, name, request.settings, request.partitions)
         await _done(change)
-        return self._topic_with_partitions(self._info(name))
+        return await self._described(name)
 
     async def delete_topic(self, who: Principal, name: str) -> None:
         await _done(self.broker.delete_topic(who, name))
 
     async def purge_topic(self, who: Principal, name: str) -> Json:
         freed_bytes = await _read(self.broker.purge_topic(who, name))
-        return {**self._topic_with_partitions(self._info(name)), "freed_bytes": freed_bytes}
+        return {**await self._described(name), "freed_bytes": freed_bytes}
 
     def _info(self, name: str) -> TopicInfo:
         info = self.engine.topic(name)
@@ -92,8 +99,19 @@ class Api:
             raise BrokerError(Code.UNKNOWN_TOPIC, f"no topic named {name!r}")
         return info
 
+    async def _described(self, name: str) -> Json:
+        """Made in a thread, as lists are, where a topic has very many partitions."""
+        info = self._info(name)
+        if info.partitions <= DESCRIBED_AT_ONCE:
+            return self._topic_with_partitions(info)
+        return await asyncio.to_thread(self._topic_with_partitions, info)
+
     def _topic(self, info: TopicInfo) -> Json:
-        details = [self.engine.partition_info(info.name, p) for p in range(info.partitions)]
+        """Those of its partitions that were never written add nothing to it."""
+        written = self.engine.written_partitions(info.name)
+        return self._summary(info, [self.engine.partition_info(info.name, p) for p in written])
+
+    def _summary(self, info: TopicInfo, details: Sequence[PartitionInfo]) -> Json:
         return {
             "name": info.name,
             "partitions": info.partitions,
@@ -105,7 +123,7 @@ class Api:
     def _topic_with_partitions(self, info: TopicInfo) -> Json:
         details = [self.engine.partition_info(info.name, p) for p in range(info.partitions)]
         return {
-            **self._topic(info),
+            **self._summary(info, details),
             "partition_details": [
                 {
                     "partition": one.partition,
@@ -159,9 +177,14 @@ class Api:
 
         return await asyncio.to_thread(_listed, "groups", query, self.engine.group_names, shown)
 
-    def group(self, who: Principal, name: str) -> Json:
+    async def group(self, who: Principal, name: str) -> Json:
+        """Made in a thread where a group has offsets on very many partitions."""
         self.broker.require(who, Operation.LIST_GROUPS)
-        found = self._group(who, name, self.engine.group(name))
+        committed = dict(self.engine.group(name))
+        if len(committed) <= DESCRIBED_AT_ONCE:
+            found = self._group(who, name, committed)
+        else:
+            found = await asyncio.to_thread(self._group, who, name, committed)
         if not found["offsets"]:
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {name!r}")
         return found
@@ -192,17 +215,17 @@ class Api:
         one = request.partition
         partitions = range(info.partitions) if one is None else (one,)
         # All targets are found before the first is changed.
-        targets = [
-            (partition, await self._target(request.topic, partition, request.to))
-            for partition in partitions
-        ]
-        changes = [
-            self.broker.reset_offset(who, name, request.topic, partition, offset)
-            for partition, offset in targets
-        ]
+        targets: list[tuple[int, int]] = []
+        for partition in partitions:
+            targets.append((partition, await self._target(request.topic, partition, request.to)))
+            await _let_others_in(len(targets))
+        changes: list[Pending[object]] = []
+        for partition, offset in targets:
+            changes.append(self.broker.reset_offset(who, name, request.topic, partition, offset))
+            await _let_others_in(len(changes))
         for change in changes:
             await _done(change)
-        return self.group(who, name)
+        return await self.group(who, name)
 
     async def delete_group(self, who: Principal, name: str) -> None:
         await _done(self.broker.delete_group(who, name))
@@ -268,6 +291,12 @@ async def _read(token: ReadToken[T]) -> T:
         token.on_done(lambda _: _settle(settled))
         await settled
     return token.result()
+
+
+async def _let_others_in(done: int) -> None:
+    """Work in many small steps gives the event loop back now and then."""
+    if done % STEPS_AT_ONCE == 0:
+        await asyncio.sleep(0)
 
 
 def _settle(future: "asyncio.Future[None]") -> None:
