@@ -1,7 +1,7 @@
 """The part of the broker that sessions use."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
@@ -12,6 +12,9 @@ from penstock.broker.records import Records
 from penstock.log.engine import AppendToken, Pending, ReadResult, ReadToken, TopicInfo
 
 T = TypeVar("T")
+
+# Topics of up to this many partitions are described on the event loop, larger ones with `aside`.
+DESCRIBED_AT_ONCE: Final = 256
 
 
 class Port(Protocol):

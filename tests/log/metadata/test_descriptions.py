@@ -12,9 +12,9 @@ from kit.torn_content import PURE_MODES
 
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.metadata.descriptions import (
-    DESCRIBED_AT_ONCE,
     DESCRIPTION_FILE,
     MANY,
+    WRITTEN_AT_ONCE,
     Description,
     read_description,
     write_descriptions,
@@ -65,7 +65,7 @@ def test_a_stop_after_many_first_records_syncs_a_few_times(tmp_path: Path) -> No
             make(engine, name)
             put(engine, name, b"v")
         files.calls.clear()
-    assert len(names) <= DESCRIBED_AT_ONCE
+    assert len(names) <= WRITTEN_AT_ONCE
     assert files.calls["sync_all"] == 2
     assert files.calls["sync"] + files.calls["sync_directory"] < 10
     for name in names:

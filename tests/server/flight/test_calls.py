@@ -8,7 +8,8 @@ from broker.bench import ANYBODY, Bench
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
-from penstock.server.flight.calls import DESCRIBED_AT_ONCE, FlightCalls
+from penstock.broker.port import DESCRIBED_AT_ONCE
+from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.link import Answer, Describe, Failure, TopicFacts, TopicList, Topics
 
 NOBODY = Principal("nobody", "nobody")

@@ -16,10 +16,11 @@ from kit.faulty_files import FaultyFiles
 from kit.limits import HANG_S
 from sessions.kit import WAYS, Peer
 
+from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.log.engine import TopicInfo
 from penstock.log.errors import LogClosed
 from penstock.log.storage.files import RealFiles
-from penstock.sessions.rustlog.session import DESCRIBED_AT_ONCE, MAX_CHANGES, RustLogSession
+from penstock.sessions.rustlog.session import MAX_CHANGES, RustLogSession
 from penstock.sessions.stream import SessionLimits
 from penstock.wire.primitives import frame_size
 from penstock.wire.rustlog import binary as rustlog_binary

@@ -27,7 +27,7 @@ DESCRIPTION_FILE: Final = "topic.json"
 
 # Descriptions that are written together, and those of idle topics that one round of maintenance looks at:
 # about 30 ms of a thread.
-DESCRIBED_AT_ONCE: Final = 1_000
+WRITTEN_AT_ONCE: Final = 1_000
 # So many together are made durable by a sync of the whole file system, fewer by one of each.
 MANY: Final = 8
 
@@ -119,13 +119,13 @@ class Descriptions:
         if self._unseen is None:
             there = set(self._files.list(self._root))
             self._unseen = [topic for topic in topics if topic.directory in there]
-        self._waiting.update(self._unseen[-DESCRIBED_AT_ONCE:])
-        del self._unseen[-DESCRIBED_AT_ONCE:]
+        self._waiting.update(self._unseen[-WRITTEN_AT_ONCE:])
+        del self._unseen[-WRITTEN_AT_ONCE:]
 
     def write(self) -> None:
         """Writes what is noted. Waits for the disk."""
         while self._waiting:
-            some = [self._waiting.pop() for _ in range(min(len(self._waiting), DESCRIBED_AT_ONCE))]
+            some = [self._waiting.pop() for _ in range(min(len(self._waiting), WRITTEN_AT_ONCE))]
             try:
                 self._write(some)
             except OSError as error:

@@ -12,6 +12,7 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
+from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.records import Records
 from penstock.log.batch.format import FLAG_ZSTD, Batch
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
@@ -49,8 +50,6 @@ INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR)
 FLIGHT: Final = "flight"
 
 Give = Callable[[Answer], None]
-# So many partitions are described on the event loop; more take milliseconds.
-DESCRIBED_AT_ONCE: Final = 256
 # Listing a topic shows its offsets, so it needs the right to read it.
 READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 

@@ -15,6 +15,7 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
+from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.log.engine import PartitionInfo, Pending, ReadToken, TopicInfo
 from penstock.log.errors import UnknownTopic
 from penstock.log.settings import TopicSettings
@@ -31,8 +32,6 @@ DEFAULT_LISTED: Final = 1_000
 MAX_LISTED: Final = 10_000
 # Names that a list takes from the engine at a time.
 LISTED_AT_ONCE: Final = 500
-# So many partitions are described on the event loop; more take milliseconds.
-DESCRIBED_AT_ONCE: Final = 256
 # Partitions of a group that are reset in one turn of the event loop: a millisecond or two.
 STEPS_AT_ONCE: Final = 50
 # What a list tells of a topic, only its readers may know.

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
-from penstock.broker.port import Port
+from penstock.broker.port import DESCRIBED_AT_ONCE, Port
 from penstock.broker.records import Records
 from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken, Pending, ReadResult, ReadToken
@@ -32,8 +32,6 @@ MAX_OFFSET = (1 << 63) - 1
 # Pending metadata changes of one peer: enough to share a commit, and a thousandth of the limit for the
 # whole server.
 MAX_CHANGES: Final = 64
-# Topics of up to this many partitions are described on the event loop; larger ones take milliseconds.
-DESCRIBED_AT_ONCE: Final = 256
 
 
 # The operation of each request in the broker's table of rights.
