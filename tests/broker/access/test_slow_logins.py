@@ -9,6 +9,7 @@ import pytest
 from kit.echo_server import hang_up, run
 from kit.limits import HANG_S
 from kit.running_server import running_server
+from kit.slow_hashes import SECRET, SlowHashes
 
 from penstock.broker.access import keys, slow_logins
 from penstock.broker.access.access import ALL_TOPICS, Access, Principal
@@ -16,28 +17,9 @@ from penstock.broker.access.slow_logins import OLDEST_TURN, SUSPECT_TURN, LoginQ
 from penstock.server.config.keys import KeyConfig
 from penstock.wire.blipmq import frames as wire
 
-SECRET = "correct horse"
 PERSON = Principal("person", "user", ALL_TOPICS)
 # Connections with a wrong key, all at the same time.
 STORM = 40
-
-
-class SlowHashes:
-    """Every hash waits until it is let go; `tried` has the keys in the order of their turns."""
-
-    def __init__(self) -> None:
-        self.tried: list[str] = []
-        self.begun = threading.Event()
-        self._turns = threading.Semaphore(0)
-
-    def __call__(self, key: str, text: str) -> bool:
-        self.tried.append(key)
-        self.begun.set()
-        assert self._turns.acquire(timeout=HANG_S)
-        return key == SECRET
-
-    def let_go(self, number: int) -> None:
-        self._turns.release(number)
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def test_the_end_of_the_server_is_heard(pair: Pair) -> None:
     assert caught.value.code is Code.SHUTTING_DOWN
     pair.listener.join(HANG_S)
     with pytest.raises(BrokerError):
-        pair.link.login(None)
+        pair.link.login(None, "127.0.0.1")
 
 
 def test_no_answer_is_an_unknown_outcome(pair: Pair) -> None:

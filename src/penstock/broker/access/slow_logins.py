@@ -16,11 +16,12 @@ Thread-safe: filled by the event loop, emptied by the thread that hashes.
 """
 
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.access.principal import Principal
+from penstock.broker.errors import BrokerError, Code
 
 # Addresses with a wrong key that are remembered: 200 bytes each. With more, the oldest is forgiven.
 MAX_SUSPECTS: Final = 10_000
@@ -47,6 +48,30 @@ class SlowLogin:
         self.done = done
         self.wanted = wanted
         self.address = address
+
+
+class LoginsPerAddress:
+    """Logins of one door that are not answered yet, for doors whose peers may have many at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: Counter[str] = Counter()
+
+    def begin(self, address: str) -> None:
+        """Raises OVERLOADED; else `end` must follow."""
+        if self._waiting[address] >= self._most:
+            text = "too many logins of this address wait, try again soon"
+            raise BrokerError(Code.OVERLOADED, text)
+        self._waiting[address] += 1
+
+    def end(self, address: str) -> None:
+        self._waiting[address] -= 1
+        if not self._waiting[address]:
+            del self._waiting[address]
+
+    def __len__(self) -> int:
+        """Addresses that have any."""
+        return len(self._waiting)
 
 
 Ring = OrderedDict[str, deque[SlowLogin]]

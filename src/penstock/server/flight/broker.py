@@ -12,6 +12,7 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BY_NUMBER, BrokerError, Code
 from penstock.server.flight.link import (
+    ANSWER_TIME_S,
     Answer,
     Ask,
     AtTime,
@@ -40,9 +41,6 @@ from penstock.server.flight.link import (
     to_child_decoder,
 )
 
-# An answer takes milliseconds, or one flush at most. A longer wait means that the disk hangs, and the peer
-# of the Flight process gets an error.
-ANSWER_TIME_S: Final = 60.0
 # A commit appends all that was staged: gigabytes take a while.
 COMMIT_TIME_S: Final = 600.0
 # Appends on their way, all streams together: what the server holds for Flight until it is durable.
@@ -157,8 +155,8 @@ class BrokerLink:
 
     # Each question with the kind of its answer.
 
-    def login(self, key: str | None) -> Principal:
-        answer = self.ask_later(Login(key)).result()
+    def login(self, key: str | None, address: str) -> Principal:
+        answer = self.ask_later(Login(key, address)).result()
         assert isinstance(answer, LoggedIn)
         return answer.who
 

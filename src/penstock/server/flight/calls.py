@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Action, Operation
+from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.port import DESCRIBED_AT_ONCE
@@ -18,6 +19,7 @@ from penstock.log.batch.format import FLAG_ZSTD, Batch
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
 from penstock.log.errors import UnknownTopic
 from penstock.server.flight.link import (
+    ANSWER_TIME_S,
     Answer,
     Append,
     Appended,
@@ -48,6 +50,9 @@ INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR)
 
 # The principal of calls without a key.
 FLIGHT: Final = "flight"
+# Logins that wait for the slow hash of a key: the tasks that one host of Spark begins at once. When the
+# first one is through, the others need no hash.
+MAX_LOGINS_PER_ADDRESS: Final = 256
 
 Give = Callable[[Answer], None]
 # Listing a topic shows its offsets, so it needs the right to read it.
@@ -65,6 +70,7 @@ class FlightCalls:
         self._broker = broker
         self._engine = engine
         self._on_failed_login = on_failed_login
+        self.logins = LoginsPerAddress(MAX_LOGINS_PER_ADDRESS)
         self.transactions = TransactionCalls(broker, engine, failure)
 
     def answer(self, question: Question, body: bytes, give: Give) -> None:
@@ -76,7 +82,7 @@ class FlightCalls:
 
     def _answer(self, question: Question, body: bytes, give: Give) -> None:
         if isinstance(question, Login):
-            self._login(question.key, give)
+            self._login(question, give)
             return
         if isinstance(question, Append):
             self._append(question, body, give)
@@ -103,21 +109,34 @@ class FlightCalls:
 
     # --- principals ------------------------------------------------------------------------------
 
-    def _login(self, key: str | None, give: Give) -> None:
-        access = self._broker.access
-        if key is None:
+    def _login(self, question: Login, give: Give) -> None:
+        access, address = self._broker.access, question.address
+        if question.key is None:
             give(LoggedIn(access.without_login(FLIGHT)))
             return
+        self.logins.begin(address)
+        waits = True
+
+        def end(answer: Answer) -> None:
+            nonlocal waits
+            if waits:
+                waits = False
+                self.logins.end(address)
+                give(answer)
 
         def answered(who: Principal | None) -> None:
-            if who is None:
-                self._on_failed_login("flight", "a client of Flight")
-                give(failure(BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")))
-            else:
-                give(LoggedIn(who))
+            if who is not None:
+                end(LoggedIn(who))
+                return
+            if waits:
+                self._on_failed_login(address, f"{address} (Flight)")
+            end(failure(BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")))
 
-        # The middleware of Flight does not know the peer's address: its calls share one turn in the queue.
-        access.login(key, answered, address=FLIGHT)
+        access.login(question.key, answered, wanted=lambda: waits, address=address)
+        if waits:
+            # The peer does not wait longer than this.
+            late = failure(BrokerError(Code.OVERLOADED, "the login took too long, try again"))
+            self._broker.later(ANSWER_TIME_S, lambda: end(late))
 
     # --- topics ----------------------------------------------------------------------------------
 

@@ -18,6 +18,10 @@ from penstock.log.settings import TopicSettings
 #    8 message (msgpack of one of the structs below), then the body as it is: batches to append
 _PREFIX: Final = Struct("<II")
 
+# An answer takes milliseconds, or one flush at most. A longer wait means that the disk hangs, and the peer
+# of the Flight process gets an error.
+ANSWER_TIME_S: Final = 60.0
+
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Everything that goes over the link."""
@@ -27,9 +31,11 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Login(Message, frozen=True):
-    """Asks for the principal of a key; without a key, for that of peers without a login."""
+    """Asks for the principal of a key; without a key, for that of peers without a login. `address` is that
+    of the peer."""
 
     key: str | None
+    address: str = ""
 
 
 class Topics(Message, frozen=True):

@@ -19,7 +19,7 @@ from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.errors import refusing, to_flight
-from penstock.server.flight.guard import ConnectionGuard, tcp_connections
+from penstock.server.flight.guard import ConnectionGuard, peer_of, tcp_connections
 from penstock.server.flight.incoming import plain
 from penstock.server.flight.link import FlightLimits, TopicFacts
 from penstock.server.flight.read import Read, clamp, first_of
@@ -57,23 +57,19 @@ logger = logging.getLogger(__name__)
 
 
 class _Who(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no types
-    """The principal of one call."""
+    """The key of one call, if there is one."""
 
-    def __init__(self, principal: Principal) -> None:
+    def __init__(self, key: str | None) -> None:
         super().__init__()
-        self.principal = principal
+        self.key = key
 
 
-class _Login(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
-    """Finds the principal of the key before every call."""
-
-    def __init__(self, link: BrokerLink) -> None:
-        super().__init__()
-        self._link = link
+class _Keys(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
+    """Finds the key in the headers, which a call itself does not see."""
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Who:
         with refusing():
-            return _Who(self._link.login(_key(headers)))
+            return _Who(_key(headers))
 
 
 def _key(headers: dict[str, list[str]]) -> str | None:
@@ -110,7 +106,7 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
         threading.Thread(
             target=self._guard.watch, args=(self._stopped, self._traffic.changed), daemon=True
         ).start()
-        super().__init__(location, middleware={WHO: _Login(link)}, **tls)
+        super().__init__(location, middleware={WHO: _Keys()}, **tls)
 
     def shutdown(self) -> None:
         self._stopped.set()
@@ -118,7 +114,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
 
     def _who(self, context: flight.ServerCallContext) -> Principal:
         """Called first in every call, once it has arrived completely."""
-        who: Principal = context.get_middleware(WHO).principal
+        key: str | None = context.get_middleware(WHO).key
+        who = self._link.login(key, peer_of(context.peer())[0])
         self._guard.heard(context.peer(), may_act=who.role != NOBODY)
         return who
 
@@ -234,7 +231,8 @@ class FlightService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow s
     # --- actions ---------------------------------------------------------------------------------
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        self._who(context)
+        with refusing():
+            self._who(context)
         return [flight.ActionType(name, row.about) for name, row in ACTIONS.items()]
 
     def do_action(

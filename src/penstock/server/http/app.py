@@ -11,7 +11,6 @@ Names in paths are percent-encoded, `/` too. What a call means is in api.py, the
 import asyncio
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -27,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
+from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.server.http.api import Api
 from penstock.server.http.api_types import GroupReset, KeyRequest, TopicChange, TopicRequest
@@ -155,7 +155,7 @@ class HttpApp:
         self.peer_log = peer_log
         self._on_failed_login = on_failed_login
         self._calls = 0
-        self._logins: Counter[str] = Counter()
+        self._logins = LoginsPerAddress(MAX_LOGINS_PER_ADDRESS)
         self._routes = Starlette(
             routes=[
                 Route("/healthz", self._health),
@@ -265,11 +265,7 @@ class HttpApp:
         key = _bearer(request)
         answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
         host = _address(request.scope)
-        if self._logins[host] >= MAX_LOGINS_PER_ADDRESS:
-            raise BrokerError(
-                Code.OVERLOADED, "too many logins of this address wait, try again soon"
-            )
-        self._logins[host] += 1
+        self._logins.begin(host)
         try:
             api.broker.access.login(
                 key,
@@ -279,9 +275,7 @@ class HttpApp:
             )
             who = await answer
         finally:
-            self._logins[host] -= 1
-            if not self._logins[host]:
-                del self._logins[host]
+            self._logins.end(host)
         if who is None:
             self._on_failed_login(host, f"{host} (HTTP)")
             raise BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")
