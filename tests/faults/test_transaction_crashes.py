@@ -7,22 +7,23 @@ finishes it. What it does not prove: anything about power loss, see test_staging
 test_process_kill.py.
 """
 
+import multiprocessing
 import os
 import random
 import selectors
-import subprocess
-import sys
+import signal
 import time
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from faults.transaction_child import PARTITIONS, TASKS, batches_of, name_of
+from faults.transaction_child import PARTITIONS, TASKS, batches_of, name_of, run_forked
 from kit.limits import HANG_S
 
 from penstock.log.embedded import EmbeddedEngine
 
-CHILD = Path(__file__).with_name("transaction_child.py")
+FORKED = multiprocessing.get_context("forkserver")
 SEED = 4
 RANDOM_ROUNDS = 12
 RECOVERY_ROUNDS = 16
@@ -40,38 +41,46 @@ class Heard:
         return {number for word, number in self.words if word == event}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm_parent() -> None:
+    """Children are forked from a process that has imported everything: their start is most of this test."""
+    root = Path(__file__).parents[2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(root / "src"), str(root / "tests")]))
+        FORKED.set_forkserver_preload([run_forked.__module__])
+        forkserver.ensure_running()
+
+
 def run_child(
     directory: Path, first: int, step: int, since: str, *, life_s: float = HANG_S, end: str = ""
 ) -> Heard:
     """Until it kills itself, or `life_s` after its first word, or when it says `end`."""
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root / "src"), str(root / "tests")])
-    child = subprocess.Popen(
-        [sys.executable, str(CHILD), str(directory), str(first), str(step), since],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    with child:
+    reader, writer = FORKED.Pipe(duplex=False)
+    words = [str(directory), str(first), str(step), since]
+    child = FORKED.Process(target=run_forked, args=(writer, words), daemon=True)
+    child.start()
+    writer.close()
+    with reader, open(reader.fileno(), "rb", buffering=0, closefd=False) as lines:
         try:
-            output = listen(child, life_s, end)
+            output = listen(reader.fileno(), life_s, end)
         finally:
             child.kill()
-        assert child.stdout is not None
-        output += child.stdout.read()
-    assert child.returncode == -9, "the child ended by itself"
+        output += lines.read()
+    child.join(HANG_S)
+    assert child.exitcode == -signal.SIGKILL, "the child ended by itself"
+    child.close()
     whole, _, _ = output.rpartition(b"\n")
     pairs = (line.split(" ") for line in whole.decode().splitlines())
     return Heard([(event, int(number)) for event, number in pairs])
 
 
-def listen(child: "subprocess.Popen[bytes]", life_s: float, end: str) -> bytes:
-    assert child.stdout is not None
+def listen(descriptor: int, life_s: float, end: str) -> bytes:
     output = b""
     deadline = time.monotonic() + HANG_S
     with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ)
+        selector.register(descriptor, selectors.EVENT_READ)
         while selector.select(max(deadline - time.monotonic(), 0)):
-            part = os.read(child.stdout.fileno(), 1 << 16)
+            part = os.read(descriptor, 1 << 16)
             if not part or (end and end.encode() in part):
                 return output + part
             if not output:

@@ -1,18 +1,19 @@
 """The child of test_transaction_crashes.py: stages and commits, until it is killed or kills itself.
 
-    transaction_child.py <data directory> <first transaction> <step> <from>
+    run_forked(output, [<data directory>, <first transaction>, <step>, <from>])
 
 Kills itself (SIGKILL) at this step: a call of the file layer, a commit of the metadata, or work for the
 event loop, counted from the `start` of the process, from its first `stage` or its first `commit`. Step 0
 never comes. With `stage` the batches are numbered, as by a client that does not know how far it came.
-Standard output, one line per event: `begun <n>`, `staged <n>`, `steps <count>` and `committed <n>`.
+Output, one line per event: `begun <n>`, `staged <n>`, `steps <count>` and `committed <n>`.
 """
 
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 from kit.faulty_files import CallKind, FaultyFiles
@@ -137,15 +138,13 @@ def run(engine: EmbeddedEngine, number: int, fuse: Fuse, since: str) -> None:
         transactions.commit(name, TASKS)
 
 
-def main() -> None:
-    directory, number, step, since = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+def run_forked(output: Connection, words: Sequence[str]) -> None:
+    os.dup2(output.fileno(), 1)
+    output.close()
+    directory, number, step, since = words[0], int(words[1]), int(words[2]), words[3]
     fuse = Fuse(step)
     fuse.burning = since == "start"
     engine = open_engine(directory, fuse)
     while True:
         run(engine, number, fuse, since)
         number += 1
-
-
-if __name__ == "__main__":
-    main()
