@@ -127,7 +127,7 @@ class Bench:
 
         metadata = self.engine.metadata
         changes = metadata.changes
-        metadata.submit(mark).add_done_callback(passed.append)
+        metadata.submit(mark).on_done(passed.append)
         asked.set()
         ran = self.wait_for(lambda: passed) + self.run_posted()
         # The mark itself is one of each; callbacks of one commit come together.

@@ -176,7 +176,7 @@ def test_a_topic_of_many_groups_is_deleted_in_many_turns(bench: Bench) -> None:
     bench.settle()
     assert bench.engine.sizes().groups == count
     deleted: list[int] = []
-    bench.broker.delete_topic(ANYBODY, "busy").add_done_callback(
+    bench.broker.delete_topic(ANYBODY, "busy").on_done(
         lambda _: deleted.append(bench.engine.sizes().groups)
     )
     left: list[int] = []

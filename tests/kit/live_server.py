@@ -87,7 +87,7 @@ class LiveServer:
 
         async def change() -> None:
             made = asyncio.Event()
-            begin().add_done_callback(lambda _: made.set())
+            begin().on_done(lambda _: made.set())
             await made.wait()
 
         self.run(change())

@@ -46,7 +46,7 @@ def test_a_deletion_leaves_the_loop_to_others(
             if late is not None:
                 await asyncio.to_thread(pause.wait_until_reached)
             deleted = asyncio.Event()
-            engine.delete_topic("a").add_done_callback(lambda _: deleted.set())
+            engine.delete_topic("a").on_done(lambda _: deleted.set())
             await deleted.wait()
             await asyncio.to_thread(pause.wait_until_reached)
             assert [info.name for info in engine.topics()] == ["b"]

@@ -23,7 +23,7 @@ from penstock.broker.delivery.subscriptions import LOOKED_AT_ONCE, TICK_S, Subsc
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Records, Turns
-from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
+from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, TopicInfo
 from penstock.log.settings import TopicSettings, check_partitions
 
 # Offsets committed for partitions that do not exist: RustLog's binary dialect accepts them. In memory
@@ -77,7 +77,7 @@ class Broker:
         self._turns = Turns()
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
-        self.render_metrics: Callable[[], ReadToken[str]] = lambda: self.aside(str)
+        self.render_metrics: Callable[[], Pending[str]] = lambda: self.aside(str)
         self._closed = False
         schedule(TICK_S, self._tick)
 
@@ -197,7 +197,7 @@ class Broker:
             self._check_room(partitions=max(partitions - info.partitions, 0))
         return self.engine.change_topic(topic, changes, partitions)
 
-    def purge_topic(self, principal: Principal, topic: str) -> ReadToken[int]:
+    def purge_topic(self, principal: Principal, topic: str) -> Pending[int]:
         """Removes every record that readers can see; returns the number of bytes freed."""
         self.require(principal, Operation.PURGE_TOPIC, topic)
         return self.engine.purge_topic(topic)
@@ -221,7 +221,7 @@ class Broker:
     def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
         self.require(principal, Operation.DELETE_TOPIC, topic)
         change = self.engine.delete_topic(topic)
-        change.add_done_callback(lambda done: self._deleted(topic, principal.name, done))
+        change.on_done(lambda done: self._deleted(topic, principal.name, done))
         return change
 
     def _deleted(self, topic: str, by: str, change: Pending[object]) -> None:
@@ -262,7 +262,7 @@ class Broker:
 
     def read(
         self, principal: Principal, topic: str, partition: int, offset: int, max_bytes: int
-    ) -> ReadToken[ReadResult]:
+    ) -> Pending[ReadResult]:
         self.require(principal, Operation.READ_RECORDS, topic)
         return self.engine.read(topic, partition, offset, max_bytes)
 
@@ -392,9 +392,9 @@ class Broker:
         if self.subscriptions.overdue():
             self._schedule(0, self._look)
 
-    def aside(self, make: Callable[[], T]) -> ReadToken[T]:
+    def aside(self, make: Callable[[], T]) -> Pending[T]:
         """Runs a function in a thread that would take too long on the event loop."""
-        token: ReadToken[T] = ReadToken()
+        token: Pending[T] = Pending()
 
         def work() -> None:
             try:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.record_limit import check_record_sizes
-from penstock.log.engine import PartitionInfo, ReadToken, Sizes, TopicInfo
+from penstock.log.engine import PartitionInfo, Sizes, TopicInfo
 from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogClosed, LogError, Overloaded
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
@@ -257,7 +257,7 @@ class EmbeddedEngine:
         chosen = settings if settings is not None else self.options.defaults
         topic = self.catalogue.create(name, partitions, chosen)
         if topic.creation is not None:
-            topic.creation.add_done_callback(lambda change: self._created(change, topic))
+            topic.creation.on_done(lambda change: self._created(change, topic))
         return topic.info
 
     def _created(self, change: Pending[int], topic: Topic) -> None:
@@ -351,10 +351,10 @@ class EmbeddedEngine:
 
     def read(
         self, topic: str, partition: int, offset: int, max_bytes: int, *, early: bool = False
-    ) -> ReadToken[ReadResult]:
+    ) -> Pending[ReadResult]:
         partitions = self.catalogue.partitions(topic, partition)
         source = partitions.opened(partition)
-        token: ReadToken[ReadResult] = ReadToken()
+        token: Pending[ReadResult] = Pending()
         if source is None:
             self._in_thread(token, lambda: _read(partitions.open(partition), offset, max_bytes))
             return token
@@ -376,9 +376,9 @@ class EmbeddedEngine:
             found = partitions.open(partition)
         return found.start_offset, found.visible_offset
 
-    def offset_at_time(self, topic: str, partition: int, time_us: int) -> ReadToken[int]:
+    def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]:
         partitions = self.catalogue.partitions(topic, partition)
-        token: ReadToken[int] = ReadToken()
+        token: Pending[int] = Pending()
 
         def find() -> int:
             source = partitions.open(partition)
@@ -428,9 +428,9 @@ class EmbeddedEngine:
         topics = {topic for topic, _ in self._groups.of(group)}
         return self._groups.delete(group, [self.catalogue.get(name).info.id for name in topics])
 
-    def purge_topic(self, topic: str) -> ReadToken[int]:
+    def purge_topic(self, topic: str) -> Pending[int]:
         partitions = self.catalogue.get(topic).partitions
-        token: ReadToken[int] = ReadToken()
+        token: Pending[int] = Pending()
 
         def purge() -> int:
             return sum(cleaner.purge(partitions.open(number)) for number in partitions.touched())
@@ -476,7 +476,7 @@ class EmbeddedEngine:
 
     # --- threads ---------------------------------------------------------------------------------
 
-    def _in_thread(self, token: ReadToken[T], work: Callable[[], T]) -> None:
+    def _in_thread(self, token: Pending[T], work: Callable[[], T]) -> None:
         def run() -> None:
             try:
                 value, error = work(), None
@@ -589,7 +589,7 @@ def _read(source: Partition, offset: int, max_bytes: int, end: int | None = None
         return reader.read(source, offset, max_bytes, end)
 
 
-def _settle_now(token: ReadToken[ReadResult], work: Callable[[], ReadResult]) -> None:
+def _settle_now(token: Pending[ReadResult], work: Callable[[], ReadResult]) -> None:
     try:
         token.settle(work(), None)
     except (LogError, OSError) as error:

@@ -16,10 +16,9 @@ but this page, which is made of
 the command line may import what is behind the page.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -41,7 +40,6 @@ __all__ = [
     "PartitionInfo",
     "Pending",
     "ReadResult",
-    "ReadToken",
     "Sizes",
     "Statistics",
     "Target",
@@ -86,54 +84,6 @@ class PartitionInfo:
     segments: int
     stopped: str | None
     damages: tuple[str, ...]
-
-
-# As in tokens.py: guards the step to "done"; one for all, held for nanoseconds.
-_lock = threading.Lock()
-
-
-class ReadToken(Generic[T]):
-    """The outcome of a read, there at once when memory had it, else when a reader thread is done."""
-
-    __slots__ = ("_callback", "done", "error", "value")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.value: T | None = None
-        self.error: Exception | None = None
-        self._callback: Callable[[ReadToken[T]], None] | None = None
-
-    def on_done(self, callback: "Callable[[ReadToken[T]], None]") -> None:
-        """Calls back once, in the thread of the engine's `post`; at once when done already."""
-        with _lock:
-            if not self.done:
-                self._callback = callback
-                return
-        callback(self)
-
-    def settle(self, value: T | None, error: Exception | None) -> None:
-        with _lock:
-            self.value = value
-            self.error = error
-            self.done = True
-            callback, self._callback = self._callback, None
-        if callback is not None:
-            callback(self)
-
-    def result(self, timeout_s: float | None = None) -> T:
-        """The value; blocks the calling thread. Raises the error of the read, or TimeoutError.
-
-        Not for the thread that `post` runs completions in, unless the token is done.
-        """
-        if not self.done:
-            event = threading.Event()
-            self.on_done(lambda _: event.set())
-            if not event.wait(timeout_s):
-                raise TimeoutError(f"read not done after {timeout_s} s")
-        if self.error is not None:
-            raise self.error
-        assert self.value is not None, "a read without error has a value"
-        return self.value
 
 
 # Topic, partition, and what shall go there.
@@ -249,7 +199,7 @@ class Engine(Protocol):
 
     def read(
         self, topic: str, partition: int, offset: int, max_bytes: int, *, early: bool = False
-    ) -> ReadToken[ReadResult]:
+    ) -> Pending[ReadResult]:
         """`early`: also at-most-once messages that are written and not durable yet. Only for consumers
         at most once, which keep no position."""
         ...
@@ -264,7 +214,7 @@ class Engine(Protocol):
         """Earliest and latest: the first offset kept, and the one after the last visible."""
         ...
 
-    def offset_at_time(self, topic: str, partition: int, time_us: int) -> ReadToken[int]: ...
+    def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]: ...
     def watch(
         self, topic: str, partition: int, offset: int, callback: Callable[[], None]
     ) -> None: ...
@@ -282,7 +232,7 @@ class Engine(Protocol):
         """Its offsets are gone, durably, when this is done. A later commit makes it anew."""
         ...
 
-    def purge_topic(self, topic: str) -> ReadToken[int]:
+    def purge_topic(self, topic: str) -> Pending[int]:
         """Removes all records that readers can see. Gives how many bytes that gave back.
 
         Offsets go on where they were, and the topic keeps its settings and groups.

@@ -21,7 +21,7 @@ from typing import Final
 from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
-from penstock.log.engine import Engine, ReadToken
+from penstock.log.engine import Engine, Pending
 from penstock.server.assembly import (
     build_access,
     build_broker,
@@ -210,8 +210,8 @@ class Server:
         self.http.broken = lambda: self.engine.lost
         self.http.api = Api(self.broker, topic_defaults(self.config))
 
-    def _render_metrics(self) -> ReadToken[str]:
-        token: ReadToken[str] = ReadToken()
+    def _render_metrics(self) -> Pending[str]:
+        token: Pending[str] = Pending()
 
         async def render() -> None:
             try:

@@ -158,7 +158,7 @@ def test_a_claim_is_safe_while_the_start_is_not_known(reopen: Open, tmp_path: Pa
     bench.publish_soon("t", b"on its way")
     bench.subscribe("t")
     done: list[object] = []
-    bench.engine.metadata.submit(lambda db: None).add_done_callback(done.append)
+    bench.engine.metadata.submit(lambda db: None).on_done(done.append)
     bench.wait_for(lambda: done)  # the metadata is written, the batch is not
     assert [one.value for one in bench.engine.metadata.list("settled")] == [b'{"0":[0]}']
 

@@ -193,12 +193,12 @@ def test_callbacks_run_through_post_once_per_group_in_order(path: str) -> None:
         hold = Hold(store)
         for n in range(10):
             change: Change[int] = store.submit(partial(constant, n))
-            change.add_done_callback(lambda done: order.append(done.result()))
+            change.on_done(lambda done: order.append(done.result()))
         hold.release.set()
         assert all_run.wait(HANG_S)
         assert order == list(range(10))
         assert len(posted) == 1
-        change.add_done_callback(lambda _done: order.append(99))  # late: at once
+        change.on_done(lambda _done: order.append(99))  # late: at once
         assert order[-1] == 99
 
 
@@ -207,9 +207,7 @@ def test_callbacks_reach_an_event_loop(path: str) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
         store = SqlStore(path, post=loop.call_soon_threadsafe)
-        store.submit(lambda _db: 5).add_done_callback(
-            lambda done: future.set_result(threading.get_ident())
-        )
+        store.submit(lambda _db: 5).on_done(lambda done: future.set_result(threading.get_ident()))
         thread = await asyncio.wait_for(future, HANG_S)
         store.close()
         return thread, threading.get_ident()
@@ -224,12 +222,12 @@ def test_a_failing_callback_or_post_does_not_stop_the_writer(path: str) -> None:
 
     with closing(SqlStore(path, post=post)) as store:
         hold = Hold(store)
-        store.submit(lambda _db: None).add_done_callback(print)
+        store.submit(lambda _db: None).on_done(print)
         hold.release.set()
         assert store.submit(lambda _db: 1).result(HANG_S) == 1
     with closing(SqlStore(path)) as store:
         hold = Hold(store)
-        store.submit(lambda _db: None).add_done_callback(lambda _done: 1 // 0)
+        store.submit(lambda _db: None).on_done(lambda _done: 1 // 0)
         hold.release.set()
         assert store.submit(lambda _db: 2).result(HANG_S) == 2
 

@@ -173,8 +173,8 @@ def test_the_feed_tells_what_is_durable_in_order_and_first(store: MetadataStore)
         change(store, edit)
     refused = store.change((Put("s", "c", b"2"), Put("s", "a", b"3", ABSENT)))
     last = store.change((DeleteAll("s", ""),))
-    last.add_done_callback(lambda _: seen.append("done"))
-    last.add_done_callback(lambda _: done.set())
+    last.on_done(lambda _: seen.append("done"))
+    last.on_done(lambda _: done.set())
     assert done.wait(HANG_S) and isinstance(refused.error, RecordConflict)
     assert seen == [("a", b"1"), ("a", None), "done"]
     store.unwatch("s", told)
@@ -194,9 +194,9 @@ def test_very_many_steps_are_told_in_parts_and_before_the_completion(path: str) 
         store.watch("s", lambda changes: told.append([step.name for step in changes]))
         done: list[int] = []
         deletion = store.change([DeleteAll("s", "p/")])
-        deletion.add_done_callback(lambda _: done.append(len(told)))
+        deletion.on_done(lambda _: done.append(len(told)))
         later = store.change([Put("s", "later", b"")])
-        later.add_done_callback(lambda _: done.append(len(told)))
+        later.on_done(lambda _: done.append(len(told)))
         turns = 0
         while len(done) < 2:
             posted.get(timeout=HANG_S)()

@@ -6,7 +6,7 @@ import threading
 import pytest
 from kit.limits import HANG_S
 
-from penstock.log.engine import ReadToken
+from penstock.log.engine import Pending
 from penstock.log.errors import LogClosed
 from penstock.log.partitions.tokens import AppendToken
 
@@ -129,7 +129,7 @@ def test_a_loop_that_is_gone_does_no_harm(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_read_calls_back_once_and_keeps_its_value() -> None:
-    token: ReadToken[str] = ReadToken()
+    token: Pending[str] = Pending()
     heard: list[str] = []
     token.on_done(lambda done: heard.append(done.result()))
     token.settle("read", None)
@@ -138,7 +138,7 @@ def test_a_read_calls_back_once_and_keeps_its_value() -> None:
 
 
 def test_a_read_can_be_waited_for() -> None:
-    token: ReadToken[str] = ReadToken()
+    token: Pending[str] = Pending()
     with pytest.raises(TimeoutError, match="not done after 0 s"):
         token.result(0)
     threading.Thread(target=lambda: token.settle("read", None)).start()
@@ -146,7 +146,7 @@ def test_a_read_can_be_waited_for() -> None:
 
 
 def test_a_read_raises_its_error() -> None:
-    token: ReadToken[str] = ReadToken()
+    token: Pending[str] = Pending()
     token.settle(None, LogClosed())
     with pytest.raises(LogClosed):
         token.result()

@@ -129,7 +129,7 @@ class Backlog:
         self._removed = self._removed[REMOVED_AT_ONCE:]
         self._noted.update((s, s.settled_changes) for s in dirty)
         self._writing = change
-        change.add_done_callback(lambda done: self._written(done, dirty, removed))
+        change.on_done(lambda done: self._written(done, dirty, removed))
 
     def _written(self, change: Pending[int], dirty: set[Subscription], removed: list[str]) -> None:
         if self._writing is not change:

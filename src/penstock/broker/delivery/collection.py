@@ -9,7 +9,7 @@ from collections.abc import Callable
 from penstock.broker.counters import SubscriptionCounters
 from penstock.broker.delivery.inflight import Run
 from penstock.log.batch.view import BatchView
-from penstock.log.engine import Engine, ReadResult, ReadToken
+from penstock.log.engine import Engine, Pending, ReadResult
 from penstock.log.errors import LogError, OffsetOutOfRange
 
 logger = logging.getLogger(__name__)
@@ -58,11 +58,11 @@ class Collection:
             self._take(read)
         self._done(self._delivery)
 
-    def _read(self, read: ReadToken[ReadResult]) -> None:
+    def _read(self, read: Pending[ReadResult]) -> None:
         self._take(read)
         self.go_on()
 
-    def _take(self, read: ReadToken[ReadResult]) -> None:
+    def _take(self, read: Pending[ReadResult]) -> None:
         run = self._runs[len(self._delivery)]
         end = run.first_offset + run.count
         if isinstance(read.error, OffsetOutOfRange) and self._offset < read.error.earliest < end:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from penstock.broker.delivery.subscription import Subscription
 from penstock.log.batch.format import FLAG_AT_MOST_ONCE
 from penstock.log.batch.view import BatchView
-from penstock.log.engine import Engine, ReadResult, ReadToken
+from penstock.log.engine import Engine, Pending, ReadResult
 from penstock.log.errors import CorruptLog, LogError, OffsetOutOfRange
 
 # Read at once while following: a group commit is up to 4 MiB.
@@ -113,11 +113,11 @@ class Feed:
                 return
         self._schedule(0.0, self._pump)
 
-    def _pumped(self, read: ReadToken[ReadResult]) -> None:
+    def _pumped(self, read: Pending[ReadResult]) -> None:
         if not self.closed and self._take(read):
             self._pump()
 
-    def _take(self, read: ReadToken[ReadResult]) -> bool:
+    def _take(self, read: Pending[ReadResult]) -> bool:
         """Whether there is more to read now; if not, something will wake the feed."""
         result = _outcome(read, self.offset)
         if result is None:
@@ -192,11 +192,11 @@ class Feed:
                 return
         self._schedule(0.0, lambda: self._catch_up(follower))
 
-    def _caught(self, follower: Follower, read: ReadToken[ReadResult]) -> None:
+    def _caught(self, follower: Follower, read: Pending[ReadResult]) -> None:
         if self._take_for(follower, read):
             self._catch_up(follower)
 
-    def _take_for(self, follower: Follower, read: ReadToken[ReadResult]) -> bool:
+    def _take_for(self, follower: Follower, read: Pending[ReadResult]) -> bool:
         if self.closed or self.followers.get(follower.subscription) is not follower:
             return False
         result = _outcome(read, follower.offset)
@@ -272,7 +272,7 @@ def _forget_passed(follower: Follower, position: int) -> int:
     return wanted[0][0]
 
 
-def _outcome(read: ReadToken[ReadResult], offset: int) -> ReadResult | None:
+def _outcome(read: Pending[ReadResult], offset: int) -> ReadResult | None:
     """The records that were read. Lost or trimmed ones are skipped: the log has reported them."""
     error = read.error
     if error is None:

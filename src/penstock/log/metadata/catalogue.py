@@ -35,7 +35,7 @@ from penstock.log.metadata.sorted_names import SortedNames
 from penstock.log.partitions.ends import NOTHING, Ends, KnownEnds
 from penstock.log.partitions.opening import OpenPartition, Partitions
 from penstock.log.partitions.partition import Partition
-from penstock.log.pending import Pending, Promise
+from penstock.log.pending import Pending
 from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, prefix_of
 from penstock.log.settings import TopicSettings, check_partitions
 from penstock.log.storage.files import FileSystem
@@ -197,7 +197,7 @@ class Catalogue:
         self.partition_count += partitions
         self._directories[directory] = topic
         topic.creation = creation
-        creation.add_done_callback(lambda change: self._created(topic, change))
+        creation.on_done(lambda change: self._created(topic, change))
         self.names.add(name)
         self._tell(name)
         return topic
@@ -235,7 +235,7 @@ class Catalogue:
         topic = self.get(name)
         # Checked here for a fast answer. The record decides when the change is applied.
         _changed(topic.info, changes, partitions)
-        outcome: Promise[tuple[int, TopicSettings]] = Promise()
+        outcome: Pending[tuple[int, TopicSettings]] = Pending()
         before = topic.changing if topic.changing is not None else topic.creation
         topic.changing = outcome
         # A completed creation is applied a moment later, in the callback thread: until then the version
@@ -243,7 +243,7 @@ class Catalogue:
         if before is None or (before.done and before is not topic.creation):
             self._change(topic, changes, partitions, outcome)
         else:
-            before.add_done_callback(lambda _: self._change(topic, changes, partitions, outcome))
+            before.on_done(lambda _: self._change(topic, changes, partitions, outcome))
         return outcome
 
     def _change(
@@ -251,7 +251,7 @@ class Catalogue:
         topic: Topic,
         changes: dict[str, object],
         partitions: int | None,
-        outcome: Promise[tuple[int, TopicSettings]],
+        outcome: Pending[tuple[int, TopicSettings]],
     ) -> None:
         try:
             if self._topics.get(topic.info.name) is not topic:
@@ -262,19 +262,19 @@ class Catalogue:
                 (self._records.put(topic.info.name, record, topic.version),)
             )
         except PenstockError as error:
-            outcome.complete(None, error)
+            outcome.settle(None, error)
             return
-        change.add_done_callback(lambda done: self._apply(topic, record, done, outcome))
+        change.on_done(lambda done: self._apply(topic, record, done, outcome))
 
     def _apply(
         self,
         topic: Topic,
         record: TopicRecord,
         change: Pending[int],
-        outcome: Promise[tuple[int, TopicSettings]],
+        outcome: Pending[tuple[int, TopicSettings]],
     ) -> None:
         if change.error is not None:
-            outcome.complete(None, change.error)
+            outcome.settle(None, change.error)
             return
         topic.version = change.result()
         topic.partitions.change(record.partitions, record.settings)
@@ -285,7 +285,7 @@ class Catalogue:
         if topic.described is not None:
             self._descriptions.note(topic)
         self._tell(topic.info.name)
-        outcome.complete((record.partitions, record.settings), None)
+        outcome.settle((record.partitions, record.settings), None)
 
     def remove(self, name: str, removed: Callable[[Topic], None]) -> Pending[int]:
         """Takes the topic away once that is durable, and calls back: its partitions must be stopped.
@@ -310,7 +310,7 @@ class Catalogue:
                 self._forget(topic)
                 removed(topic)
 
-        change.add_done_callback(done)
+        change.on_done(done)
         return change
 
     def _forget(self, topic: Topic) -> None:

@@ -6,7 +6,7 @@ fsync of the WAL). A change that raises is undone alone; the others of its group
 
     store = SqlStore("data/metadata.db", post=loop.call_soon_threadsafe)
     change = store.submit(lambda db: db.execute("INSERT ...", (...)).lastrowid)
-    change.add_done_callback(lambda done: ...)       # after the commit, run by `post`
+    change.on_done(lambda done: ...)                 # after the commit, run by `post`
     row_id = change.result(timeout_s=5.0)            # or blocking
 
 It does not know what the tables mean (schema.py), keeps no cache, and does not go through the log's
@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.log.metadata.callbacks import Callbacks, Post
 from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
@@ -36,6 +36,7 @@ from penstock.log.metadata_errors import (
     MetadataUnavailable,
     MetadataWriteFailed,
 )
+from penstock.log.pending import Pending
 
 T = TypeVar("T")
 
@@ -71,69 +72,20 @@ _DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _logger = logging.getLogger(__name__)
 
 
-class Change(Generic[T]):
-    """A submitted change: not done, then for good either a result or an error."""
+class Change(Pending[T]):
+    """A submitted change, done when it is durable or has failed. The store's `post` runs its callbacks."""
 
-    __slots__ = ("_callbacks", "_done", "_error", "_function", "_later", "_result", "_settled")
+    __slots__ = ("_later", "function")
 
-    def __init__(
-        self,
-        function: Callable[[sqlite3.Connection], T],
-        settled: threading.Condition,
-        later: Callbacks,
-        callbacks: "list[Callable[[Change[T]], object]]",
-    ) -> None:
-        # One condition for all changes of a store: a group completes with one wake-up.
-        self._settled = settled
+    def __init__(self, function: Callable[[sqlite3.Connection], T], later: Callbacks) -> None:
+        super().__init__()
         self._later = later
-        self._function: Callable[[sqlite3.Connection], T] | None = function
-        self._callbacks = callbacks
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        self._done = False
+        # Gone when it is done: it may hold large parameters.
+        self.function: Callable[[sqlite3.Connection], T] | None = function
 
-    @property
-    def done(self) -> bool:
-        """True once the change is durable or has failed."""
-        return self._done
-
-    @property
-    def error(self) -> BaseException | None:
-        """What went wrong, once done; None when it went well or is not done yet."""
-        return self._error if self._done else None
-
-    def result(self, timeout_s: float | None = None) -> T:
-        """Wait until the change is durable and return what its function returned.
-
-        Raises the change's error, or TimeoutError when it is not done in time (it may still
-        happen later). Never call it on the writer thread, and not on an event loop.
-        """
-        with self._settled:
-            if not self._settled.wait_for(lambda: self._done, timeout_s):
-                raise TimeoutError(f"metadata change not done after {timeout_s} s")
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]  # set whenever there is no error
-
-    def add_done_callback(self, callback: "Callable[[Change[T]], object]") -> None:
-        """Have `callback(self)` run by the store's `post` once done, behind those added before it."""
-        with self._settled:
-            if not self._done:
-                self._callbacks.append(callback)
-                return
+    def _call_late(self, callback: "Callable[[Pending[T]], object]") -> None:
+        # Behind the callbacks that are due already and wait for `post`.
         self._later.add([partial(callback, self)])
-
-    def _run(self, connection: sqlite3.Connection) -> None:
-        assert self._function is not None
-        self._result = self._function(connection)
-
-    def _settle(self, error: BaseException | None) -> "list[Callable[[Change[T]], object]]":
-        """Make it done (the caller holds the condition); gives the callbacks that now are due."""
-        callbacks, self._callbacks = self._callbacks, []
-        self._function = None  # may hold large parameters
-        self._error = error
-        self._done = True
-        return callbacks
 
 
 def _call_inline(function: Callable[[], None]) -> None:
@@ -182,7 +134,6 @@ class SqlStore:
         self._refusal: str | None = None
         self._closing = False
         self._submitted = threading.Condition()  # guards the queue; wakes the writer
-        self._settled = threading.Condition()  # guards `done` of all changes; wakes result()
         self._reader_lock = threading.Lock()
         self._writer, self._reader = _open(self.path)
         # A daemon, so that a process that forgets close() can still end; nothing acknowledged is
@@ -193,7 +144,7 @@ class SqlStore:
     def submit(
         self,
         change: Callable[[sqlite3.Connection], T],
-        first: "Callable[[Change[T]], object] | None" = None,
+        first: Callable[[Pending[T]], object] | None = None,
     ) -> Change[T]:
         """Queue a change. Its function runs on the writer thread, in submission order.
 
@@ -201,8 +152,9 @@ class SqlStore:
         `first` is called before all callbacks that are added later, in the order of the commits. It may
         give an iterator of its steps (callbacks.py).
         """
-        callbacks = [] if first is None else [first]
-        pending = Change(change, self._settled, self._callbacks, callbacks)
+        pending = Change(change, self._callbacks)
+        if first is not None:
+            pending.on_done(first)
         with self._submitted:
             if self._closing:
                 raise MetadataClosed(self.path)
@@ -251,11 +203,11 @@ class SqlStore:
             count = min(len(self._queue), MAX_CHANGES_PER_COMMIT)
             return [self._queue.popleft() for _ in range(count)]
 
-    def _commit_group(self, group: list[Change[Any]]) -> list[BaseException | None]:
-        """Run and commit a group; one entry per change: its error, or None when it is durable."""
+    def _commit_group(self, group: list[Change[Any]]) -> list[tuple[Any, BaseException | None]]:
+        """Run and commit a group; for each change what its function gave, or its error."""
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            errors = [self._run_change(change) for change in group]
+            outcomes = [self._run_change(change) for change in group]
             self._writer.execute("COMMIT")
         except Exception as failure:
             # Whatever happened, the transaction must be gone before the next group begins. SQLite
@@ -267,21 +219,22 @@ class SqlStore:
             if full and self._make_space():
                 return self._commit_group(group)
             _logger.error("%s", MetadataWriteFailed(self.path, str(failure), len(group)))
-            return [self._group_lost(failure, len(group)) for _ in group]
+            return [(None, self._group_lost(failure, len(group))) for _ in group]
         self.commits += 1
         self.changes += len(group)
-        return errors
+        return outcomes
 
     def _group_lost(self, cause: Exception, changes: int) -> MetadataError:
         error = MetadataWriteFailed(self.path, str(cause), changes)
         error.__cause__ = cause
         return error
 
-    def _run_change(self, change: Change[Any]) -> BaseException | None:
+    def _run_change(self, change: Change[Any]) -> tuple[Any, BaseException | None]:
         """Run one change in its savepoint. Raises only when the whole group is lost."""
         self._writer.execute("SAVEPOINT change")
         try:
-            change._run(self._writer)
+            assert change.function is not None, "it runs before it is done"
+            value = change.function(self._writer)
         except BaseException as error:
             # BaseException too: a change that calls sys.exit() must not end the writer.
             code = _base_code(error) if isinstance(error, sqlite3.Error) else 0
@@ -290,10 +243,10 @@ class SqlStore:
             self._require_transaction()
             self._writer.execute("ROLLBACK TO change")
             self._writer.execute("RELEASE change")
-            return self._refused(error) if isinstance(error, sqlite3.Error) else error
+            return None, self._refused(error) if isinstance(error, sqlite3.Error) else error
         self._require_transaction()
         self._writer.execute("RELEASE change")
-        return None
+        return value, None
 
     def _refused(self, cause: sqlite3.Error) -> MetadataError:
         error = MetadataRefused(self.path, str(cause))
@@ -304,13 +257,14 @@ class SqlStore:
         if not self._writer.in_transaction:
             raise RuntimeError("a change ended the transaction of its group")
 
-    def _complete(self, group: list[Change[Any]], errors: list[BaseException | None]) -> None:
-        """Make all changes of a group done, with one wake-up and at most one call of `post`."""
+    def _complete(
+        self, group: list[Change[Any]], outcomes: list[tuple[Any, BaseException | None]]
+    ) -> None:
+        """Make all changes of a group done, with at most one call of `post`."""
         due: list[Callable[[], object]] = []
-        with self._settled:
-            for change, error in zip(group, errors, strict=True):
-                due.extend(partial(callback, change) for callback in change._settle(error))
-            self._settled.notify_all()
+        for change, (value, error) in zip(group, outcomes, strict=True):
+            change.function = None
+            due.extend(partial(callback, change) for callback in change.mark_done(value, error))
         try:
             self._callbacks.add(due)
         except Exception:  # the event loop is closed, say; the changes themselves are durable

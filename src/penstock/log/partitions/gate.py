@@ -18,7 +18,7 @@ def gate(token: AppendToken, creation: Pending[int]) -> AppendToken:
             gated.complete()
 
     token.on_done(lambda _: finish())
-    creation.add_done_callback(lambda _: finish())
+    creation.on_done(lambda _: finish())
     return gated
 
 

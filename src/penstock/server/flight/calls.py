@@ -16,7 +16,7 @@ from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.records import Records
 from penstock.log.batch.format import FLAG_ZSTD, Batch
-from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, ReadToken, TopicInfo
+from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, TopicInfo
 from penstock.log.errors import UnknownTopic
 from penstock.server.flight.link import (
     ANSWER_TIME_S,
@@ -143,7 +143,7 @@ class FlightCalls:
     def _aside(self, make: Callable[[], Answer], give: Give) -> None:
         """Has an answer made in a thread that grows with the number of topics or partitions."""
 
-        def made(done: ReadToken[Answer]) -> None:
+        def made(done: Pending[Answer]) -> None:
             give(done.result() if done.error is None else failure(done.error))
 
         self._broker.aside(make).on_done(made)
@@ -238,7 +238,7 @@ class FlightCalls:
                 give(failure(errors[0]) if errors else Done())
 
         for change in changes:
-            change.add_done_callback(finished)
+            change.on_done(finished)
 
     def _committed(self, question: Committed) -> Offsets:
         info = self._permitted(question.who, Operation.READ_OFFSETS, question.topic)
@@ -275,7 +275,7 @@ class _AtTime:
             return
         token.on_done(self._take)
 
-    def _take(self, token: ReadToken[int]) -> None:
+    def _take(self, token: Pending[int]) -> None:
         if token.error is not None:
             self._give(failure(token.error))
             return
@@ -283,7 +283,7 @@ class _AtTime:
         self._next()
 
 
-def _fetched(token: ReadToken[ReadResult]) -> Answer:
+def _fetched(token: Pending[ReadResult]) -> Answer:
     if token.error is not None:
         return failure(token.error)
     found = token.result()

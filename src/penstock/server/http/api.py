@@ -16,7 +16,7 @@ from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import DESCRIBED_AT_ONCE
-from penstock.log.engine import PartitionInfo, Pending, ReadToken, TopicInfo
+from penstock.log.engine import PartitionInfo, Pending, TopicInfo
 from penstock.log.errors import UnknownTopic
 from penstock.log.settings import TopicSettings
 from penstock.server.http.api_types import AtTime, GroupReset, KeyRequest, TopicChange, TopicRequest
@@ -77,19 +77,19 @@ class Api:
         self.broker.create_topic(who, request.name, partitions, settings)
         creation = self.engine.topic_durable(request.name)
         if creation is not None:
-            await _done(creation)
+            await creation
         return await self._described(request.name)
 
     async def change_topic(self, who: Principal, name: str, request: TopicChange) -> Json:
         change = self.broker.change_topic(who, name, request.settings, request.partitions)
-        await _done(change)
+        await change
         return await self._described(name)
 
     async def delete_topic(self, who: Principal, name: str) -> None:
-        await _done(self.broker.delete_topic(who, name))
+        await self.broker.delete_topic(who, name)
 
     async def purge_topic(self, who: Principal, name: str) -> Json:
-        freed_bytes = await _read(self.broker.purge_topic(who, name))
+        freed_bytes = await self.broker.purge_topic(who, name)
         return {**await self._described(name), "freed_bytes": freed_bytes}
 
     def _info(self, name: str) -> TopicInfo:
@@ -147,7 +147,7 @@ class Api:
         max_bytes = _number(query, "max_bytes", DEFAULT_READ_BYTES, MAX_READ_BYTES)
         limit = _number(query, "limit", DEFAULT_RECORDS, MAX_RECORDS)
         offset = await self._start(name, partition, query)
-        found = await _read(self.broker.read(who, name, partition, offset, max_bytes))
+        found = await self.broker.read(who, name, partition, offset, max_bytes)
         return Page(partition, found, limit)
 
     async def _start(self, name: str, partition: int, query: Query) -> int:
@@ -159,7 +159,7 @@ class Api:
             return _number(query, "offset", 0, 2**63 - 1)
         if "time_us" in query:
             time_us = _number(query, "time_us", 0, 2**63 - 1)
-            return await _read(self.engine.offset_at_time(name, partition, time_us))
+            return await self.engine.offset_at_time(name, partition, time_us)
         start = query.get("from", "earliest")
         if start not in ("earliest", "latest"):
             raise _invalid("from: expected earliest or latest")
@@ -223,16 +223,16 @@ class Api:
             changes.append(self.broker.reset_offset(who, name, request.topic, partition, offset))
             await _let_others_in(len(changes))
         for change in changes:
-            await _done(change)
+            await change
         return await self.group(who, name)
 
     async def delete_group(self, who: Principal, name: str) -> None:
-        await _done(self.broker.delete_group(who, name))
+        await self.broker.delete_group(who, name)
 
     async def _target(self, topic: str, partition: int, to: str | int | AtTime) -> int:
         earliest, latest = self.engine.offsets(topic, partition)
         if isinstance(to, AtTime):
-            return await _read(self.engine.offset_at_time(topic, partition, to.time_us))
+            return await self.engine.offset_at_time(topic, partition, to.time_us)
         if isinstance(to, str):
             if to not in ("earliest", "latest"):
                 raise _invalid('to: expected "earliest", "latest", an offset or {"time_us": ...}')
@@ -275,32 +275,10 @@ class Api:
         await asyncio.to_thread(self.broker.access.revoke_key, name, force=force == "true")
 
 
-async def _done(change: Pending[object]) -> None:
-    """Waits on the loop. The engine's own callback was there first, so what it notes is noted."""
-    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    change.add_done_callback(lambda _: _settle(settled))
-    await settled
-    if change.error is not None:
-        raise change.error
-
-
-async def _read(token: ReadToken[T]) -> T:
-    if not token.done:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        token.on_done(lambda _: _settle(settled))
-        await settled
-    return token.result()
-
-
 async def _let_others_in(done: int) -> None:
     """Work in many small steps gives the event loop back now and then."""
     if done % STEPS_AT_ONCE == 0:
         await asyncio.sleep(0)
-
-
-def _settle(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _listed(

@@ -16,7 +16,7 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import DESCRIBED_AT_ONCE, Port
 from penstock.broker.records import Records
 from penstock.errors import PenstockError
-from penstock.log.engine import AppendToken, Pending, ReadResult, ReadToken
+from penstock.log.engine import AppendToken, Pending, ReadResult
 from penstock.names import MAX_NAME_BYTES
 from penstock.sessions.base import BaseSession, Slot
 from penstock.sessions.rustlog.dialects import BinaryDialect, Dialect, JsonDialect
@@ -219,7 +219,7 @@ class RustLogSession(BaseSession[wire.Frame]):
 
         self._looking = True
 
-        def made(done: ReadToken[bytes]) -> None:
+        def made(done: Pending[bytes]) -> None:
             self._looking = False
             if done.error is None:
                 self.settle(slot, done.result())
@@ -284,7 +284,7 @@ class RustLogSession(BaseSession[wire.Frame]):
         dialect: Dialect,
         request: wire.Fetch,
         slot: Slot,
-        read: ReadToken[ReadResult],
+        read: Pending[ReadResult],
     ) -> None:
         if read.error is not None:
             self.counters.errors["Fetch"] += 1
@@ -318,7 +318,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             else:
                 self.settle(slot, dialect.refusal(request, done.error))
 
-        change.add_done_callback(self.guarded(written))
+        change.on_done(self.guarded(written))
 
     def _create_topic(self, dialect: Dialect, request: wire.CreateTopic, slot: Slot) -> None:
         dialect.check_partition_count(request.partition_count)
@@ -337,7 +337,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             else:
                 self.settle(slot, dialect.refusal(request, done.error))
 
-        change.add_done_callback(self.guarded(written))
+        change.on_done(self.guarded(written))
 
 
 def _check_commit(request: wire.OffsetCommit) -> None:
