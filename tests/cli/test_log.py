@@ -53,6 +53,20 @@ def test_a_clean_log(data: Path, part: str, capsys: pytest.CaptureFixture[str]) 
     assert snapshot(data) == before
 
 
+def test_the_directory_as_an_option(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `serve` and `key` take it."""
+    assert cli.main(["log", "verify", "--data", str(data)]) == 0
+    assert capsys.readouterr().out.endswith(": clean\n")
+    for command in ("verify", "rebuild-metadata"):
+        for given in ([], [str(data), "--data", str(data)]):
+            assert cli.main(["log", command, *given]) == 2
+            err = capsys.readouterr().err
+            assert err.startswith(
+                "penstock: name one directory, as it is or with --data; see penstock"
+            )
+            assert err.count("\n") == 1
+
+
 def test_damage_is_a_line_each_and_exit_code_1(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,17 @@ def test_a_range(run: Run, options: list[str], offsets: list[int]) -> None:
     assert (code, lines) == (0, [str(offset) for offset in offsets])
 
 
+def test_a_place_past_the_end_is_told(run: Run) -> None:
+    assert run("cat", "orders.old", "--from", "99") == (
+        0, [], "nothing is at offset 99: orders.old/0 ends at offset 1\n",
+    )  # fmt: skip
+    assert run("cat", "orders.new", "--from", "4") == (
+        0, [], "nothing is at offset 4: orders.new/0 ends at offset 4, 1 more end there or before\n",
+    )  # fmt: skip
+    for quiet in (["--from", "latest"], ["--from", "3", "--to", "1"]):
+        assert run("cat", "orders.new", *quiet)[1:] == ([], "")
+
+
 @pytest.mark.parametrize(
     ("topics", "names"),
     [

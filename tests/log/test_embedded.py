@@ -200,3 +200,22 @@ def test_a_clock_that_jumps_removes_nothing(opened: Opener) -> None:
         engine.maintain()
     assert engine.offsets("a", 0) == (1, 1)
     assert engine.transactions.state("q") == "unknown"
+
+
+def test_a_restart_with_a_clock_that_went_back(opened: Opener) -> None:
+    """The right time comes later, as on a machine whose clock stands still without power: retention goes by
+    it at once, and not a day later."""
+    day_us = 24 * 3600 * 1_000_000
+    clock, elapsed = Clock(1_700_000_000_000_000), [0.0]
+    engine = opened(clock_us=clock, elapsed_s=lambda: elapsed[0])
+    make(engine, "a", retention_ms=3600 * 1000)
+    put(engine, "a", b"old", time_us=clock.now_us)
+    engine.close()
+    clock.now_us -= 300 * day_us
+    engine = opened(clock_us=clock, elapsed_s=lambda: elapsed[0])
+    engine.maintain()
+    assert values_of(engine, "a") == [b"old"]
+    clock.now_us += 301 * day_us
+    engine.maintain()
+    assert engine.statistics().clock_step_us == 0
+    assert engine.offsets("a", 0) == (1, 1)

@@ -25,7 +25,7 @@ def refused(reply: bytes) -> bool:
     return b"storage" in reply.lower() or b"removed" in reply
 
 
-@pytest.mark.parametrize("how", ["removed", "moved"])
+@pytest.mark.parametrize("how", ["removed", "moved", "topics"])
 def test_nothing_is_acknowledged_any_more(tmp_path: Path, how: str) -> None:
     data = tmp_path / "data"
     with ServerProcess(data) as server:
@@ -34,7 +34,10 @@ def test_nothing_is_acknowledged_any_more(tmp_path: Path, how: str) -> None:
             assert peer.ask(BINARY.create("t", 1)) == BINARY.created()
             assert peer.ask(BINARY.produce("t", 0, [b"a"])) == BINARY.produced(0, 1)
             assert ready(server) == (200, "ready")
-            shutil.rmtree(data) if how == "removed" else data.rename(tmp_path / "elsewhere")
+            if how == "moved":
+                data.rename(tmp_path / "elsewhere")
+            else:
+                shutil.rmtree(data / "topics" if how == "topics" else data)
             until(lambda: ready(server) == (503, "broken"), "the loss is seen")
             for request in (
                 BINARY.produce("t", 0, [b"b"]),

@@ -3,13 +3,16 @@
 Reads over the HTTP API, page by page, up to the end as it was at the start. Live: `penstock sub`.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.output import formatter, standard_output
 from penstock.cli.places import PLACES_HELP, parse_place
 from penstock.cli.target import Target, with_target
+
+if TYPE_CHECKING:
+    from penstock.cli.records import Cursor
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +47,10 @@ def cat(
     api = target.api()
     output = standard_output()
     left = count
-    for cursor in cursors(find_topics(api, topics), partition, place):
+    wanted = cursors(find_topics(api, topics), partition, place)
+    if place.offset is not None and all(cursor.end <= place.offset for cursor in wanted):
+        _tell_ends(wanted, place.offset)
+    for cursor in wanted:
         end_at(cursor, until)
         if cursor.offset >= cursor.end:
             continue
@@ -55,3 +61,12 @@ def cat(
         if left == 0:
             break
     output.flush()
+
+
+def _tell_ends(wanted: "list[Cursor]", offset: int) -> None:
+    """One line instead of silence: nothing is there yet, or the offset is a mistake."""
+    first = wanted[0]
+    more = len(wanted) - 1
+    others = f", {more} more end there or before" if more else ""
+    place = f"{first.topic}/{first.partition} ends at offset {first.end}"
+    typer.echo(f"nothing is at offset {offset}: {place}{others}", err=True)

@@ -26,8 +26,21 @@ def register(app: typer.Typer) -> None:
     app.add_typer(log, name="log")
 
 
+def _one_directory(directory: str | None, data: str | None) -> str:
+    """`serve` and `key` take the directory by --data, so people write that here too."""
+    if (directory is None) == (data is None):
+        raise typer.BadParameter("name one directory, as it is or with --data")
+    return (directory or data or "").rstrip("/") or "/"
+
+
+Data = Annotated[str | None, typer.Option("--data", metavar="DIR", help="The same, as an option.")]
+
+
 def verify_log(
-    directory: Annotated[str, typer.Argument(help="A data directory, or one partition of it.")],
+    directory: Annotated[
+        str | None, typer.Argument(help="A data directory, or one partition of it.")
+    ] = None,
+    data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check every batch, every index and the metadata; exit with 1 when anything is damaged.
@@ -42,7 +55,7 @@ def verify_log(
     from penstock.log.storage.lock import locked_for_reading
 
     files = RealFiles()
-    path = directory.rstrip("/") or "/"
+    path = _one_directory(directory, data)
     with locked_for_reading(data_directory_of(files, path)):
         report = verify(files, path)
     if as_json:
@@ -55,7 +68,10 @@ def verify_log(
 
 
 def rebuild_metadata(
-    directory: Annotated[str, typer.Argument(help="A data directory without metadata.db.")],
+    directory: Annotated[
+        str | None, typer.Argument(help="A data directory without metadata.db.")
+    ] = None,
+    data: Data = None,
 ) -> None:
     """Make a lost metadata.db anew from the directories of the topics.
 
@@ -71,7 +87,7 @@ def rebuild_metadata(
     from penstock.log.storage.names import TOPICS_DIRECTORY
 
     files = RealFiles()
-    path = directory.rstrip("/") or "/"
+    path = _one_directory(directory, data)
     if not files.exists(f"{path}/{TOPICS_DIRECTORY}"):
         raise NoTopics(path)
     with DataDirectoryLock(path):

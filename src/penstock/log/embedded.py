@@ -111,7 +111,8 @@ class EmbeddedEngine:
         self.files = files if files is not None else RealFiles()
         self.files.make_directory(directory)
         self._lock = DataDirectoryLock(directory)
-        self.steady_us = SteadyClock(clock_us, elapsed_s or (lambda: clock_us() / 1_000_000))
+        self.steady_us = SteadyClock(clock_us, elapsed_s, self._lock.last_used_us)
+        self._lock.note_use(self.steady_us())
         self._totals = LogTotals()
         with ExitStack() as opened:
             opened.callback(self._lock.release)
@@ -160,7 +161,7 @@ class EmbeddedEngine:
         run = self._run_in_reader if threads else None
         self._openings = Openings(run, self.post, self.commit.submit)
         self._closing = threading.Event()
-        self._presence = Presence(self._lock, self.metadata.refuse)
+        self._presence = Presence(self._lock, self.metadata.refuse, self.steady_us)
         opened.callback(self._presence.close)
         unknown = self._open_unknown(self._unknown(), RECOVERY_WAIT_S)
         if unknown:
@@ -565,6 +566,7 @@ class EmbeddedEngine:
         self.metadata.close()
         self._note_ends()
         self.pool.close()
+        self._lock.note_use(self.steady_us())
         self._lock.release()
 
     def _note_ends(self) -> None:

@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,3 +130,14 @@ def test_an_impossible_start_time_still_gives_a_text() -> None:
 def test_a_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         DataDirectoryLock(str(tmp_path / "missing"))
+
+
+def test_the_time_of_the_last_use_is_kept(tmp_path: Path) -> None:
+    """For a clock that went back meanwhile (steady_clock.py)."""
+    later_us = time.time_ns() // 1000 + 10**12
+    with DataDirectoryLock(str(tmp_path)) as lock:
+        lock.note_use(later_us)
+        lock.note_use(5)
+    for _ in range(2):
+        with DataDirectoryLock(str(tmp_path)) as again:
+            assert again.last_used_us == later_us

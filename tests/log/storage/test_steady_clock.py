@@ -12,10 +12,10 @@ START_US = 1_700_000_000 * SECOND_US
 class Clocks:
     """A wall clock and one that nobody can set."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_used_us: int = 0) -> None:
         self.wall_us = START_US
         self.elapsed_s = 5.0
-        self.steady = SteadyClock(lambda: self.wall_us, lambda: self.elapsed_s)
+        self.steady = SteadyClock(lambda: self.wall_us, lambda: self.elapsed_s, last_used_us)
 
     def passes(self, seconds: float) -> None:
         self.wall_us += int(seconds * SECOND_US)
@@ -64,6 +64,31 @@ def test_time_confirms_it(caplog: pytest.LogCaptureFixture) -> None:
     clocks.passes(1)
     assert (clocks.steady(), clocks.steady.step_us) == (clocks.wall_us, 0)
     assert "stayed where it was set for 24 h" in caplog.text
+
+
+@pytest.mark.parametrize("away_us", [0, 8 * 3600 * SECOND_US, 40 * DAY_US])
+def test_a_start_with_a_clock_that_went_back(
+    away_us: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine whose clock starts in the past: the step that puts it right is no jump, however long the
+    server was away. From then on jumps are held."""
+    clocks = Clocks(START_US + 400 * DAY_US)
+    assert "the clock is 9600.0 h behind the last use of the data" in caplog.text
+    clocks.passes(60)
+    assert (clocks.steady(), clocks.steady.step_us) == (clocks.wall_us, 0)
+    clocks.wall_us += 3 * DAY_US  # not yet right
+    assert clocks.steady() == clocks.wall_us
+    clocks.wall_us = START_US + 400 * DAY_US + away_us
+    assert (clocks.steady(), clocks.steady.step_us) == (clocks.wall_us, 0)
+    assert "forward at once" not in caplog.text
+    clocks.wall_us += 30 * DAY_US
+    assert clocks.steady() == clocks.wall_us - 30 * DAY_US
+
+
+def test_a_start_soon_after_the_last_use() -> None:
+    clocks = Clocks(START_US + MAX_STEP_US)
+    clocks.wall_us += 30 * DAY_US
+    assert clocks.steady() == START_US
 
 
 def test_the_time_since_the_boot_does_not_go_back() -> None:

@@ -74,7 +74,10 @@ class DataDirectoryLock:
         self.directory = directory
         path = os.path.join(directory, LOCK_FILE_NAME)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        used = os.path.exists(path)
         self._descriptor = os.open(path, flags, LOCK_FILE_MODE)
+        # When the directory was last in use, by the clock of then; 0 if it never was.
+        self.last_used_us = os.fstat(self._descriptor).st_mtime_ns // 1000 if used else 0
         try:
             self._take(clock_s)
         except BaseException:
@@ -90,10 +93,18 @@ class DataDirectoryLock:
         ours = os.fstat(self._descriptor)
         return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
+    def note_use(self, now_us: int) -> None:
+        """The next process finds it as `last_used_us`. Never an earlier time than the last one."""
+        self.last_used_us = max(self.last_used_us, now_us)
+        with suppress(OSError):
+            os.utime(self._descriptor, ns=(self.last_used_us * 1000, self.last_used_us * 1000))
+
     def release(self) -> None:
         """Let the next process in. Twice is fine."""
         if self._descriptor >= 0:
             os.ftruncate(self._descriptor, 0)
+            if self.last_used_us:
+                self.note_use(0)
             self._close()
 
     def __enter__(self) -> Self:

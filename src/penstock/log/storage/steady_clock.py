@@ -4,6 +4,10 @@ A wall clock that is set wrong by a month would make retention remove everything
 step forward that the time since the boot does not show is not believed: time goes on from before it.
 It is believed when the clock has stayed there for CONFIRMED_S, or after a restart of the server, by which
 an operator says that the clock is right. A step backward keeps more for longer, and needs no protection.
+
+A machine may start with a clock that went back, and get the right time later. So a server whose clock is
+behind the last use of its data believes whatever the clock says until it has caught up: the step that puts
+it right is none that has to be confirmed.
 """
 
 import logging
@@ -29,13 +33,31 @@ def boot_time_s() -> float:
 class SteadyClock:
     """Called for the time in microseconds. Thread-safe."""
 
-    def __init__(self, clock_us: Callable[[], int], elapsed_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock_us: Callable[[], int],
+        elapsed_s: Callable[[], float] | None,
+        last_used_us: int = 0,
+    ) -> None:
+        """Without `elapsed_s` the clock is always believed. `last_used_us`: when an earlier process was at
+        work, by its clock."""
+        if elapsed_s is None:
+            elapsed_s, last_used_us = lambda: clock_us() / _SECOND_US, 0
         self._clock_us = clock_us
         self._elapsed_s = elapsed_s
         self._lock = threading.Lock()
         # A moment that was believed, on both clocks.
         self._believed = clock_us(), elapsed_s()
         self._held_since_s: float | None = None
+        # What the clock has to reach before its steps are looked at; None when it has.
+        self._behind_us: int | None = None
+        if self._believed[0] < last_used_us - MAX_STEP_US:
+            self._behind_us = last_used_us - MAX_STEP_US
+            logger.warning(
+                "the clock is %.1f h behind the last use of the data: retention and expiry remove less"
+                " until it is put right",
+                (last_used_us - self._believed[0]) / _SECOND_US / 3600,
+            )
 
     @property
     def step_us(self) -> int:
@@ -46,6 +68,12 @@ class SteadyClock:
     def __call__(self) -> int:
         with self._lock:
             wall_us, elapsed_s = self._clock_us(), self._elapsed_s()
+            if self._behind_us is not None:
+                self._believed = wall_us, elapsed_s
+                if wall_us >= self._behind_us:
+                    self._behind_us = None
+                    logger.warning("the clock is right again: retention and expiry go on by it")
+                return wall_us
             known_us, known_s = self._believed
             expected_us = known_us + int((elapsed_s - known_s) * _SECOND_US)
             if wall_us - expected_us <= MAX_STEP_US:
