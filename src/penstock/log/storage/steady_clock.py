@@ -41,23 +41,24 @@ class SteadyClock:
     ) -> None:
         """Without `elapsed_s` the clock is always believed. `last_used_us`: when an earlier process was at
         work, by its clock."""
-        if elapsed_s is None:
-            elapsed_s, last_used_us = lambda: clock_us() / _SECOND_US, 0
         self._clock_us = clock_us
-        self._elapsed_s = elapsed_s
+        self._elapsed_s = elapsed_s if elapsed_s is not None else self._by_the_clock
         self._lock = threading.Lock()
         # A moment that was believed, on both clocks.
-        self._believed = clock_us(), elapsed_s()
+        self._believed = clock_us(), self._elapsed_s()
         self._held_since_s: float | None = None
         # What the clock has to reach before its steps are looked at; None when it has.
         self._behind_us: int | None = None
-        if self._believed[0] < last_used_us - MAX_STEP_US:
+        if elapsed_s is not None and self._believed[0] < last_used_us - MAX_STEP_US:
             self._behind_us = last_used_us - MAX_STEP_US
             logger.warning(
                 "the clock is %.1f h behind the last use of the data: retention and expiry remove less"
                 " until it is put right",
                 (last_used_us - self._believed[0]) / _SECOND_US / 3600,
             )
+
+    def _by_the_clock(self) -> float:
+        return self._clock_us() / _SECOND_US
 
     @property
     def step_us(self) -> int:
