@@ -53,7 +53,7 @@ def compile_hot_modules() -> list[Extension]:
     options = ["--config-file", str(ROOT / "pyproject.toml")]
     # One group: calls between hot modules stay C calls.
     extensions: list[Extension] = mypycify(
-        [*options, *hot_sources()], opt_level="3", debug_level="0", group_name="penstock"
+        [*options, *hot_sources()], opt_level="1", debug_level="0", group_name="penstock"
     )
     return extensions
 

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kit.limits import HANG_S
+from penstock.server.net.accepting import AcceptedConnection
 from penstock.server.net.connection import Connection
 from penstock.server.net.hub import ConnectionLimits, Hub
 from penstock.sessions.stream import Stream
@@ -143,7 +144,9 @@ async def echo_server(
 
     names = ("blipmq", "rustlog")
     hub = Hub(loop, limits or ConnectionLimits(), {name: make(name) for name in names}, tls)
-    server = await loop.create_server(lambda: connection(hub, protocol), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: AcceptedConnection(connection(hub, protocol)), "127.0.0.1", 0
+    )
     echo = Echo(hub, server.sockets[0].getsockname()[1], sessions)
     try:
         yield echo

@@ -10,6 +10,7 @@ import pytest
 from kit.echo_server import Certificate, EchoSession, hang_up, make_certificate, next_turn, run
 from kit.limits import HANG_S
 from kit.logins import authenticate
+from kit.overriding import Overriding
 from kit.running_server import Running, make_server, running_server
 
 from penstock.broker.access.access import Principal
@@ -293,7 +294,8 @@ def test_the_log_is_closed_while_the_loop_goes_on(
             answered.append(answer.wait(HANG_S))
             close()
 
-        monkeypatch.setattr(running.server.engine, "close", close_with_a_question)
+        engine = Overriding(running.server.engine, close=close_with_a_question)
+        monkeypatch.setattr(running.server, "engine", engine)
         await running.server.stop()
 
     with_server(tmp_path, test)

@@ -26,6 +26,7 @@ from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
 from penstock.log.partitions.ends import Ends, take_ends, write_ends
+from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.gate import gate
 from penstock.log.partitions.opening import Openings, Partitions
 from penstock.log.partitions.outcome import Outcome, deliver
@@ -45,7 +46,7 @@ from penstock.log.storage.names import METADATA_FILE
 from penstock.log.storage.presence import Presence
 from penstock.log.storage.reader import ReadResult
 from penstock.log.storage.reserve import Reserve
-from penstock.log.storage.steady_clock import SteadyClock, boot_time_s
+from penstock.log.storage.steady_clock import SteadyClock, boot_time_s, wall_clock_us
 from penstock.log.transactions.staging import Staging
 from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactions
 
@@ -65,10 +66,6 @@ __all__ = ["EmbeddedEngine", "EngineOptions", "boot_time_s", "wall_clock_us"]
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-def wall_clock_us() -> int:
-    return time.time_ns() // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +96,16 @@ class EmbeddedEngine:
         monotonic: Callable[[], float] = time.monotonic,
         observe_flush: Callable[[float, int], None] | None = None,
         elapsed_s: Callable[[], float] | None = None,
+        on_loop: bool = False,
     ) -> None:
-        """`elapsed_s` confirms the clock (steady_clock.py); without it the wall clock is trusted."""
+        """`elapsed_s` confirms the clock (steady_clock.py); without it the wall clock is trusted.
+        `on_loop`: `append` is only called in the thread that `post` calls back in."""
         self.directory = directory
         self.options = options if options is not None else EngineOptions()
         self.post = post
         self.clock_us = clock_us
         self._monotonic = monotonic
+        self._on_loop = on_loop
         self._undurable = UndurableBytes(self.options.undurable_bytes)
         self._observe_flush = observe_flush
         self.files = files if files is not None else RealFiles()
@@ -127,9 +127,9 @@ class EmbeddedEngine:
         opened.callback(self.pool.close)
         # Flushes that run while the next group is written; none where the caller steps by hand.
         threads = self.options.commit_threads
-        self._sync_pool = ThreadPoolExecutor(threads, "penstock-sync") if threads else None
-        if self._sync_pool is not None:
-            opened.callback(self._sync_pool.shutdown)
+        self._flush_threads = FlushThreads(threads, self.post) if threads else None
+        if self._flush_threads is not None:
+            opened.callback(self._flush_threads.close)
         self.reserve = Reserve(self.files, self.directory)
         self.reserve.fill()
         self.metadata = MetadataStore(
@@ -142,7 +142,8 @@ class EmbeddedEngine:
         )
         names = {topic.info.id: topic.info.name for topic in self.catalogue}
         self._groups = GroupOffsets(self.metadata, names, self.clock_us)
-        self.commit = GroupCommit(self.options.commit_threads, self.post, self._monotonic)
+        on_loop = self._on_loop and threads > 0
+        self.commit = GroupCommit(threads, self.post, self._monotonic, on_loop=on_loop)
         opened.callback(self.commit.close)
         self.transactions = Transactions(
             Staging(self.directory, self.files),
@@ -219,7 +220,7 @@ class EmbeddedEngine:
             self.cache,
             self.steady_us,
             self._observe_flush,
-            self._sync_pool,
+            self._flush_threads,
             durable_offset=ends.next_offset,
         )
         partition.wake_early = lambda wakes: self._deliver(Outcome(wakes))
@@ -559,8 +560,8 @@ class EmbeddedEngine:
         for topic in self.catalogue:
             for partition in topic.partitions.close():
                 self._deliver(partition.close(note_end=False))
-        if self._sync_pool is not None:
-            self._sync_pool.shutdown()
+        if self._flush_threads is not None:
+            self._flush_threads.close()
         self.catalogue.describe(look=False)
         self.catalogue.wait_for_removals()
         self.metadata.close()

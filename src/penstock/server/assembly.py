@@ -44,7 +44,7 @@ def topic_defaults(config: Config) -> TopicSettings:
 
 def open_engine(
     config: Config,
-    post: Callable[[Callable[[], None]], object],
+    loop: asyncio.AbstractEventLoop,
     observe_flush: Callable[[float, int], None],
 ) -> Engine:
     """Locks the data directory and recovers the log, which may take a while."""
@@ -58,7 +58,12 @@ def open_engine(
     )
     directory = config.server.data_directory
     return EmbeddedEngine(
-        directory, options, post=post, observe_flush=observe_flush, elapsed_s=boot_time_s
+        directory,
+        options,
+        post=loop.call_soon_threadsafe,
+        observe_flush=observe_flush,
+        elapsed_s=boot_time_s,
+        on_loop=True,
     )
 
 

@@ -48,6 +48,7 @@ from penstock.server.http.app import HttpApp
 from penstock.server.http.listener import HttpListener
 from penstock.server.memory import settle_allocator, settle_collector
 from penstock.server.metrics import LoopLag, Metrics, Observations
+from penstock.server.net.accepting import AcceptedConnection
 from penstock.server.net.address import Address
 from penstock.server.net.connection import Connection
 from penstock.server.net.hub import Hub
@@ -175,7 +176,7 @@ class Server:
         if check_exposure(self.config) is None:
             await self._start_http()
         self.engine = await asyncio.to_thread(
-            open_engine, self.config, loop.call_soon_threadsafe, self.observations.flush
+            open_engine, self.config, loop, self.observations.flush
         )
         # In a thread: those that the engine waits for may wait for a completion on this loop.
         self._closing.append(lambda: asyncio.to_thread(self.engine.close))
@@ -222,10 +223,10 @@ class Server:
         self._start_task(render())
         return token
 
-    def _factory(self, listener: str) -> Callable[[], Connection]:
+    def _factory(self, listener: str) -> Callable[[], AcceptedConnection]:
         protocol = ONE_PROTOCOL.get(listener)
         tls_only = self._tls_only(self.listeners[listener].address)
-        return lambda: Connection(self.hub, protocol, tls_only=tls_only)
+        return lambda: AcceptedConnection(Connection(self.hub, protocol, tls_only=tls_only))
 
     def _tls_only(self, address: Address) -> bool:
         """With TLS configured, no peer outside this machine sends keys in clear; with a client CA

@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ from kit.faulty_files import FaultyFiles
 from penstock.log.batch.format import encode_values
 from penstock.log.errors import OutcomeUnknown, PartitionStopped
 from penstock.log.partitions import appending
+from penstock.log.partitions.commit import call_now
+from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
@@ -22,7 +23,7 @@ from penstock.log.storage.handles import HandlePool
 class Log:
     """One partition whose every append is a group of its own, with a thread for flushes."""
 
-    def __init__(self, directory: Path, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, directory: Path, threads: FlushThreads) -> None:
         self.files = FaultyFiles(RealFiles())
         self.partition = Partition(
             str(directory / "0"),
@@ -31,7 +32,7 @@ class Log:
             BatchCache(),
             lambda: 1,
             None,
-            executor,
+            threads,
         )
         first = self.append(b"first")
         assert self.step() == [first]
@@ -48,11 +49,12 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     monkeypatch.setattr(appending, "GROUP_BYTES", 1)
     # Small groups are flushed in turns else.
     monkeypatch.setattr(appending, "OVERLAP_BYTES", 1)
-    with ThreadPoolExecutor(1) as executor:
-        log = Log(tmp_path, executor)
-        yield log
-        log.files.clear()
-        log.partition.close()
+    threads = FlushThreads(1, call_now)
+    log = Log(tmp_path, threads)
+    yield log
+    log.files.clear()
+    log.partition.close()
+    threads.close()
 
 
 def test_the_next_group_is_written_while_a_flush_runs(log: Log) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kit.echo_server import make_certificate, run
+from kit.overriding import Overriding
 from kit.running_server import Running, running_server
 
 from penstock.broker.access.access import Principal
@@ -323,7 +324,8 @@ def test_a_defect_is_500_with_a_log_entry(
         def fail(after: str | None, limit: int) -> None:
             raise ZeroDivisionError("secret detail")
 
-        monkeypatch.setattr(running.server.engine, "topic_names", fail)
+        engine = Overriding(running.server.engine, topic_names=fail)
+        monkeypatch.setattr(running.server.http.api, "engine", engine)
         answer = await running.call("GET", "/api/v1/topics")
         assert error_of(answer) == (500, "INTERNAL")
         assert b"secret detail" not in answer.body
@@ -401,7 +403,7 @@ def test_a_list_of_groups_looks_at_its_own_part_only(
             asked.append(name)
             return group(name)
 
-        monkeypatch.setattr(engine, "group", ask)
+        monkeypatch.setattr(running.server.http.api, "engine", Overriding(engine, group=ask))
         page = (await running.call("GET", "/api/v1/groups?after=a&limit=1")).json
         assert ([one["name"] for one in page["groups"]], page["next"]) == (["b"], "b")
         # One more, to see whether there are more.
@@ -434,8 +436,8 @@ def test_a_list_looks_at_no_partition_that_was_never_written(
                 raise UnknownTopic(topic)
             return written(topic)
 
-        monkeypatch.setattr(engine, "partition_info", ask)
-        monkeypatch.setattr(engine, "written_partitions", written_partitions)
+        other = Overriding(engine, partition_info=ask, written_partitions=written_partitions)
+        monkeypatch.setattr(running.server.http.api, "engine", other)
         (one,) = (await running.call("GET", "/api/v1/topics")).json["topics"]
         assert (one["name"], one["partitions"], one["records"]) == ("wide", 50, 1)
         assert asked == [("wide", 7)]

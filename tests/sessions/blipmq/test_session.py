@@ -10,6 +10,7 @@ from broker.bench import ANYBODY, Bench, numbered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.faulty_files import FaultyFiles
+from kit.overriding import Overriding
 from sessions.kit import WAYS, Peer
 
 from penstock.broker.options import BrokerOptions
@@ -255,7 +256,7 @@ def test_every_batch_counts_until_it_is_durable_itself(
         tokens[topic].append(AppendToken(batch.count))
         return tokens[topic][-1]
 
-    monkeypatch.setattr(bench.engine, "append", append)
+    monkeypatch.setattr(bench.broker, "engine", Overriding(bench.engine, append=append))
     for _ in range(2):
         peer.send(
             encode_messages(b"quick", 1, [b"x"], pack_consecutive(1, 1))

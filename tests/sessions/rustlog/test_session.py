@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.faulty_files import FaultyFiles
 from kit.limits import HANG_S
+from kit.overriding import Overriding
 from sessions.kit import WAYS, Peer
 
 from penstock.broker.port import DESCRIBED_AT_ONCE
@@ -212,10 +213,10 @@ def test_what_grows_is_made_in_a_thread(
 def test_a_list_that_cannot_be_made_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object) -> list[TopicInfo]:
+    def broken() -> list[TopicInfo]:
         raise LogClosed
 
-    monkeypatch.setattr(bench.broker, "topics", broken)
+    monkeypatch.setattr(bench.broker, "engine", Overriding(bench.engine, topics=broken))
     peer = connect(bench)
     answers = frames(peer.ask(json(wire.ListTopics()) + json(wire.Ping())))
     assert len(answers) == 2 and b"Error" in answers[0]

@@ -4,13 +4,13 @@ A batch is in one of these states:
 
     queued     in `_pending`, without an offset
     written    has its offset and is in the page cache; with durability none or interval it completes now
-    unflushed  written by the caller itself (`append_idle`), completed by the next flush (durability ack)
-    flushing   covered by a flush that runs in another thread while the next group is written (flushing.py)
+    unflushed  written by the event loop itself (loop_appends.py), completed by the next flush (ack)
+    flushing   covered by a flush that runs in another thread (flushing.py)
     completed  its token has an offset or an error
 
-The holder of `write_lock` writes. `append_idle` only tries it, so the event loop never waits: while a flush
-runs, or a segment must be begun, or others are before it, the batch is queued. A commit thread (commit.py)
-writes what is queued and flushes: one flush covers everything that came before it. A failed write is taken
+The holder of `write_lock` writes. The event loop only tries it, so it never waits: while a flush runs, or a
+segment must be begun, or others are before it, the batch is queued. A commit thread (commit.py) writes what
+is queued and flushes: one flush covers everything that came before it. A failed write is taken
 back and refused; a failed flush is final, because the kernel may have dropped the pages: the partition
 stops, and every append that it may have covered fails with "outcome unknown".
 
@@ -23,7 +23,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 from penstock.log.batch.format import (
     FLAG_AT_MOST_ONCE,
@@ -42,6 +41,7 @@ from penstock.log.errors import (
     closed_error,
 )
 from penstock.log.partitions.append_group import Entry, Group, Load
+from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.flushing import Flushing
 from penstock.log.partitions.outcome import Callback, Outcome
 from penstock.log.partitions.recovery import Recovered
@@ -65,9 +65,6 @@ WRITE_BYTES = 1024 * 1024
 # Queued but not yet written; past it the log refuses, so that memory stays bounded when the disk is
 # slow. Holds the largest batch twice.
 MAX_PENDING_BYTES = 2 * (MAX_BATCH_BYTES + HEADER_SIZE)
-# The event loop writes batches up to this size itself: copying more into the page cache takes longer than
-# handing the batch to a thread.
-LOOP_WRITE_BYTES = 64 * 1024
 # A group that leaves this much queued is flushed in another thread while the next one is written. With
 # less the next write is short, and would wait for the running flush of the same file.
 OVERLAP_BYTES = 256 * 1024
@@ -78,8 +75,6 @@ CACHE_OVERHEAD_BYTES = 512
 
 # The directory was not even opened: no flush has failed.
 NOT_OPENED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-NOBODY: list[Callback] = []
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +95,7 @@ class AppendSide:
         cache: BatchCache,
         clock_us: Callable[[], int],
         observe_flush: Callable[[float, int], None] | None,
-        sync_pool: Executor | None,
+        flush_threads: FlushThreads | None,
         found: Recovered,
     ) -> None:
         self.directory = directory
@@ -108,7 +103,7 @@ class AppendSide:
         self.pool = pool
         self.cache = cache
         self._observe_flush = observe_flush
-        self._flushing = Flushing(pool, directory, sync_pool)
+        self._flushing = Flushing(pool, directory, flush_threads)
         self.tail = RecentBatches()
         self.counters = Counters()
         self.segments = found.segments
@@ -175,69 +170,6 @@ class AppendSide:
             self._pending_bytes += size
         return token
 
-    def append_idle(self, batch: Batch) -> tuple[AppendToken, list[Callback]] | None:
-        """Writes a small batch at once, if no lock and no running flush has to be waited for.
-
-        Gives the token and the watchers to wake; None when the batch has to be queued. With durability
-        ack the token is not done, and the partition needs a flush. A write that fails or falls short
-        is left to the commit thread: it cuts off what the write left, and writes the batch again.
-        """
-        size = batch.size()
-        if (
-            self._pending
-            or size + self._unflushed_bytes > LOOP_WRITE_BYTES
-            or batch.flags & FLAG_PRODUCER
-            or not self.write_lock.acquire(blocking=False)
-        ):
-            return None
-        try:
-            return self._append_idle(batch, size)
-        finally:
-            self.write_lock.release()
-
-    def _append_idle(self, batch: Batch, size: int) -> tuple[AppendToken, list[Callback]] | None:
-        settings = self.settings
-        if (
-            self._pending
-            or self.closed
-            or self.stopped is not None
-            or self._flushing.running
-            or self._fell_short
-            or settings.compression == "zstd"
-            or self._must_roll(0, size)
-        ):
-            return None
-        segment = self.segments[-1]
-        if segment.base_offset < self.salt.since:
-            return None
-        handle = self.pool.borrow(segment.path)
-        if handle is None:
-            return None
-        base = self.next_offset
-        header = batch.stamp(base, self.flushed_offset, self.salt.value)
-        position = self._active_index().size
-        self._fell_short = True
-        try:
-            if handle.file.pwritev((header, batch.body), position) != size:
-                return None
-        except OSError:
-            return None
-        finally:
-            self.pool.give_back(handle)
-        self._fell_short = False
-        self._flushing.wrote(segment)
-        token = AppendToken(batch.count)
-        entry = Entry(batch, token, base, header, batch)
-        self._note_written([entry], position)
-        if settings.durability == "ack":
-            self._unflushed.append(entry)
-            self._unflushed_bytes += size
-            return token, self._early() if batch.flags & FLAG_AT_MOST_ONCE else NOBODY
-        token.base_offset = base
-        token.done = True
-        with self._lock:
-            return token, self._show()
-
     def schedule(self) -> bool:
         """True when the partition has to be put into the queue of the commit threads."""
         with self._lock:
@@ -278,15 +210,18 @@ class AppendSide:
             try:
                 return self._commit(group)
             except Exception as error:
-                # Must not happen. Whatever it is, this partition does not go on half-done, and
-                # nobody is left waiting.
-                logger.exception("commit of %s failed", self.directory)
-                outcome = Outcome()
-                self._finish_flush(outcome, [])
-                self._stop(outcome, [], as_disk_error(error))
-                unknown = OutcomeUnknown(self.directory, str(error))
-                self._refuse(outcome, [token for _, token in group if not token.done], unknown)
-                return outcome
+                return self._give_up(group, error)
+
+    def _give_up(self, group: list[tuple[Batch, AppendToken]], error: Exception) -> Outcome:
+        """Must not happen. Whatever it is, this partition does not go on half-done, and nobody is left
+        waiting."""
+        logger.exception("commit of %s failed", self.directory)
+        outcome = Outcome()
+        self._finish_flush(outcome, [])
+        self._stop(outcome, [], as_disk_error(error))
+        unknown = OutcomeUnknown(self.directory, str(error))
+        self._refuse(outcome, [token for _, token in group if not token.done], unknown)
+        return outcome
 
     def _commit(self, group: list[tuple[Batch, AppendToken]]) -> Outcome:
         entries, outcome = self._write_group(group)
@@ -321,15 +256,15 @@ class AppendSide:
         return entries
 
     def _finish_flush(self, outcome: Outcome, unflushed: list[Entry]) -> None:
-        """Waits for the flush in the other thread, if there is one, and completes its appends. If it
-        failed, what was written since (`unflushed`) fails with it."""
+        """Waits for the flush under way, if there is one, and completes its appends. If it failed, what was
+        written since (`unflushed`) fails with it."""
         flush = self._flushing.take()
         if flush is None:
             return
         load = flush.load
         outcome.tokens.extend(load.repeats)
         try:
-            flush.future.result()
+            flush.running.wait()
         except Exception as error:  # whatever the error is, the content of the disk is unknown
             self._stop(outcome, [*load.entries, *unflushed], as_disk_error(error))
             return

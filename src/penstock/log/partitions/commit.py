@@ -1,11 +1,11 @@
 """Group commit: who writes and flushes what was appended to partitions, and in which thread.
 
 An idle partition is written by the caller itself (`Partition.append_idle`). With durability none or
-interval that is all. With ack a flush thread takes over: one hand-over (a SimpleQueue), one fdatasync, one
-call back to the event loop. What is appended while the flush runs is queued, and the same thread writes and
-flushes it next: one flush covers all that arrived during the one before it. Partitions are independent,
-and each is served by one thread at a time. Without threads (tests, tools) `step` does the work inline, and
-everything is queued.
+interval that is all. With ack a thread flushes and tells the event loop, which writes what was queued
+meanwhile and begins the next flush (loop_appends.py). Where there is no event loop, or much is queued, or a
+segment must be begun, a commit thread takes over and does all of it. Either way one flush covers all that
+arrived during the one before it. Partitions are independent, and each is served by one thread at a time.
+Without threads (tests, tools) `step` does the work inline, and everything is queued.
 
 Locks, in the order in which they are taken: `Partition.serving` (a thread serves it), `write_lock` (whoever
 writes; the event loop only tries it), `_lock` (held for a few instructions).
@@ -45,8 +45,11 @@ class GroupCommit:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         write_idle: bool | None = None,
+        on_loop: bool = False,
     ) -> None:
+        """`on_loop`: `append` is only called in the thread that `post` calls back in."""
         self.post = post
+        self._on_loop = on_loop
         # Where the caller steps by hand, everything is queued unless it says otherwise.
         self._write_idle = threads > 0 if write_idle is None else write_idle
         # Partitions that need a thread; None ends the thread that gets it.
@@ -64,15 +67,30 @@ class GroupCommit:
         written = partition.append_idle(batch) if self._write_idle else None
         if written is None:
             token = partition.append(batch)
-            self.submit(partition)
+            if not self._on_loop or partition.needs_thread:
+                self.submit(partition)
             return token
         token, wakes = written
-        if not token.done or partition.needs_timer:
+        if not token.done:
+            self._flush(partition)
+        elif partition.needs_timer:
             self.submit(partition)
         if wakes:
             # Not from inside the append: a watcher that is woken may append, too.
             self.post(lambda: deliver(Outcome(wakes=wakes)))
         return token
+
+    def _flush(self, partition: Partition) -> None:
+        if not self._on_loop or not partition.start_flush(lambda: self._flushed(partition)):
+            self.submit(partition)
+
+    def _flushed(self, partition: Partition) -> None:
+        """A flush that the event loop began is over."""
+        outcome = partition.flush_ended(lambda: self._flushed(partition))
+        if outcome is None or partition.needs_thread:
+            self.submit(partition)
+        if outcome is not None:
+            deliver(outcome)
 
     def submit(self, partition: Partition) -> None:
         """The partition has something to be written or flushed."""

@@ -7,9 +7,10 @@ them as its `load`.
 """
 
 import time
-from concurrent.futures import Executor, Future
+from collections.abc import Callable
 
 from penstock.log.partitions.append_group import Load
+from penstock.log.partitions.flush_threads import FlushThreads, RunningFlush
 from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.segment import Segment
 
@@ -17,19 +18,21 @@ from penstock.log.storage.segment import Segment
 class Flush:
     """A flush under way. `began_s` is a time of the performance counter."""
 
-    def __init__(self, load: Load, began_s: float, future: "Future[None]") -> None:
+    def __init__(self, load: Load, running: RunningFlush, for_loop: bool) -> None:
         self.load = load
-        self.began_s = began_s
-        self.future = future
+        self.began_s = time.perf_counter()
+        self.running = running
+        # The event loop began it, and is called when it is over.
+        self.for_loop = for_loop
 
 
 class Flushing:
-    """Used by the holder of the write lock. Without `executor` every flush runs in the caller's thread."""
+    """Used by the holder of the write lock. Without `threads` every flush runs in the caller's thread."""
 
-    def __init__(self, pool: HandlePool, directory: str, executor: Executor | None) -> None:
+    def __init__(self, pool: HandlePool, directory: str, threads: FlushThreads | None) -> None:
         self._pool = pool
         self._directory = directory
-        self._executor = executor
+        self._threads = threads
         self._unsynced: list[Segment] = []
         self._new_files = False
         self._under_way: Flush | None = None
@@ -43,8 +46,12 @@ class Flushing:
         return self._under_way is not None
 
     @property
+    def for_loop(self) -> bool:
+        return self._under_way is not None and self._under_way.for_loop
+
+    @property
     def can_overlap(self) -> bool:
-        return self._executor is not None
+        return self._threads is not None
 
     def wrote(self, segment: Segment) -> None:
         if segment not in self._unsynced:
@@ -62,16 +69,17 @@ class Flushing:
         self._sync(self._unsynced, self._new_files)
         self._unsynced, self._new_files = [], False
 
-    def start(self, load: Load) -> None:
-        """Begins a flush of all that is written; `finish` must be called before the next one."""
-        assert self._executor is not None and self._under_way is None
+    def start(self, load: Load, done: Callable[[], None] | None = None) -> None:
+        """Begins a flush of all that is written; `take` must be called before the next one. `done` is
+        called on the event loop when it is over."""
+        assert self._threads is not None and self._under_way is None
         segments, self._unsynced = self._unsynced, []
         new_files, self._new_files = self._new_files, False
-        future = self._executor.submit(self._sync, segments, new_files)
-        self._under_way = Flush(load, time.perf_counter(), future)
+        running = self._threads.start(lambda: self._sync(segments, new_files), done)
+        self._under_way = Flush(load, running, done is not None)
 
     def take(self) -> Flush | None:
-        """The running flush, if there is one. The caller has to wait for its future."""
+        """The flush under way, if there is one. Whoever takes it waits for it."""
         flush, self._under_way = self._under_way, None
         return flush
 

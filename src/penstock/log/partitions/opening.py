@@ -160,8 +160,8 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
             self._deleted_topic = deleted_topic
             opening = list(self._opening.values()) if self._opening is not None else []
         for own in opening:
-            with own:
-                continue
+            own.acquire()
+            own.release()
         return self.all_opened()
 
     def all_ends(self) -> dict[int, Ends]:

@@ -1,18 +1,19 @@
 """A partition: one log of a topic. Its segments, visibility, rolling by age, trimming, closing.
 
-Appending is in appending.py, reading in reader.py, opening in recovery.py, cleaning in cleaner.py.
+Appending is in appending.py and loop_appends.py, reading in reader.py, opening in recovery.py, cleaning in
+cleaner.py.
 """
 
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 
 from penstock.log.errors import CorruptLog, OffsetOutOfRange, closed_error
-from penstock.log.partitions.appending import AppendSide
 from penstock.log.partitions.cleaning_state import CleaningState
 from penstock.log.partitions.damage_report import DamageReport
+from penstock.log.partitions.flush_threads import FlushThreads
+from penstock.log.partitions.loop_appends import LoopAppends
 from penstock.log.partitions.outcome import Callback, Outcome, deliver
 from penstock.log.partitions.recovery import recover, remove_segment
 from penstock.log.partitions.survey import CHECKPOINT_FILE, START_FILE, write_number
@@ -25,7 +26,7 @@ from penstock.log.storage.salt import Salt, new_salt
 from penstock.log.storage.segment import CutFailed, Segment
 
 
-class Partition(AppendSide):
+class Partition(LoopAppends):
     """Thread-safe. Offsets: start <= visible <= next; visible is what readers may see."""
 
     def __init__(
@@ -36,14 +37,14 @@ class Partition(AppendSide):
         cache: BatchCache,
         clock_us: Callable[[], int],
         observe_flush: Callable[[float, int], None] | None = None,
-        sync_pool: Executor | None = None,
+        flush_threads: FlushThreads | None = None,
         draw_salt: Callable[[], int] = new_salt,
         durable_offset: int = 0,
     ) -> None:
         """`durable_offset`: what is known to be durable, beside what the files themselves tell."""
         found = recover(pool.files, directory, durable_offset)
         super().__init__(
-            directory, settings, pool, cache, clock_us, observe_flush, sync_pool, found
+            directory, settings, pool, cache, clock_us, observe_flush, flush_threads, found
         )
         self.salt = found.salt if found.salt.value else Salt(draw_salt())
         self.clock_us = clock_us

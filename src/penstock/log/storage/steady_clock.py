@@ -25,6 +25,10 @@ _SECOND_US: Final = 1_000_000
 logger = logging.getLogger(__name__)
 
 
+def wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
 def boot_time_s() -> float:
     """Since the boot, suspension included; nobody can set it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

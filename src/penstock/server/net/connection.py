@@ -1,8 +1,8 @@
 """One TCP connection: its peer, its TLS, its timers, and the one stream that it carries.
 
-Reads into the shared buffer, finds the protocol by the first bytes, and passes the bytes to the stream
-(stream.py), which owns the session. Every close and refusal for a limit is counted by reason. Does not
-interpret the bytes.
+Reads into the shared buffer (accepting.py connects it to the event loop), finds the protocol by the first
+bytes, and passes the bytes to the stream (stream.py), which owns the session. Every close and refusal for a
+limit is counted by reason. Does not interpret the bytes.
 """
 
 import asyncio
@@ -11,10 +11,12 @@ import socket
 import ssl
 from typing import Final, cast
 
+from mypy_extensions import mypyc_attr
+
 from penstock.server.net.counters import UNDECIDED
 from penstock.server.net.hub import Hub
 from penstock.server.net.sniff import Verdict, sniff, sniff_tls
-from penstock.server.net.stream import NetStream
+from penstock.server.net.stream import Carrier, NetStream
 from penstock.server.net.tls import TlsPipe
 from penstock.server.protocols import ProtocolRow
 
@@ -24,7 +26,8 @@ SHOWN_BYTES: Final = 8
 logger = logging.getLogger(__name__)
 
 
-class Connection(asyncio.BufferedProtocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Connection(Carrier):
     """`protocol` is given where a listener has only one; then only TLS is looked for."""
 
     __slots__ = (
@@ -50,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
     _transport: asyncio.Transport
 
     def __init__(self, hub: Hub, protocol: str | None = None, *, tls_only: bool = False) -> None:
+        super().__init__("unknown")
         self._hub = hub
         self._loop = hub.loop
         self._traffic = hub.counters.of(protocol or UNDECIDED)
@@ -62,7 +66,6 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._said_goodbye = False
         self._address = ""
-        self.peer = "unknown"
         self.closing = False
         self.is_lost = False
         self.stream = NetStream(self, hub)

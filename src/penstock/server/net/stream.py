@@ -6,7 +6,9 @@ gets new bytes only while it takes them all; the rest waits here, where it is co
 """
 
 import logging
-from typing import Final, Protocol
+from typing import Final
+
+from mypy_extensions import mypyc_attr
 
 from penstock.server.net.hub import Hub
 from penstock.sessions.stream import Session
@@ -22,31 +24,10 @@ OUTPUT_SHARE: Final = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Carrier(Protocol):
-    """What a stream asks of its connection."""
-
-    peer: str
-    closing: bool
-    is_lost: bool
-
-    def send(self, parts: list[bytes]) -> None: ...
-    def unsent_bytes(self) -> int: ...
-    def undecided_bytes(self) -> int: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def login_failed(self) -> int: ...
-    def logged_in(self) -> None: ...
-    def drop(self, reason: str, what: str) -> None: ...
-    def fail(self) -> None: ...
-    def close(self) -> None: ...
-    def say_goodbye(self) -> None: ...
-    def abort(self) -> None: ...
-
-
-class Gone:
-    """Stands where a lost connection was, so that stream and connection leave no cycle behind."""
-
-    __slots__ = ("closing", "is_lost", "peer")
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Carrier:
+    """What a stream asks of its connection. As it stands: a lost connection, so that stream and connection
+    leave no cycle behind."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -159,7 +140,7 @@ class NetStream:
                 session.closed()
             except Exception:  # a bug here must not leave the shared byte count wrong
                 logger.exception("%s: the end of the session failed", self.peer)
-        self._connection = Gone(self.peer)
+        self._connection = Carrier(self.peer)
         self._hub.wait_no_more(self)
         self._hub.hold(-self._held)
         self._held = 0
@@ -264,6 +245,8 @@ class NetStream:
 
     def _waiting_bytes(self) -> int:
         """Bytes that wait for the peer to read."""
+        if not self._blocked:  # the kernel took all that was sent
+            return self._out_bytes
         return self._out_bytes + self._connection.unsent_bytes()
 
     def balance(self) -> None:
@@ -277,6 +260,8 @@ class NetStream:
         change, self._held = held - self._held, held
         if change:
             self._hub.hold(change)
+        if not held and not self._pauses:
+            return
         if self._connection.closing or self._unflushed:
             return  # what is queued may well go out at the end of this turn
         most = self._hub.limits.buffered_bytes_per_connection * OUTPUT_SHARE

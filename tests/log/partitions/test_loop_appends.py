@@ -13,8 +13,8 @@ from kit.partitions import Bench, read_all
 
 from penstock.log.batch.format import encode_values
 from penstock.log.errors import OutcomeUnknown, PartitionStopped, StorageFull, UnknownTopic
-from penstock.log.partitions.appending import LOOP_WRITE_BYTES
 from penstock.log.partitions.commit import GroupCommit
+from penstock.log.partitions.loop_appends import LOOP_WRITE_BYTES
 from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
