@@ -51,9 +51,9 @@ def compile_hot_modules() -> list[Extension]:
     from mypyc.build import mypycify
 
     options = ["--config-file", str(ROOT / "pyproject.toml")]
-    # One group: calls between hot modules stay C calls. -O1: what the modules do is call Python's C functions,
-    # which no optimiser shortens. Measured in turns with -O3 on the wire suite and on a lone request: the same
-    # within 5 %, and compiled in three quarters of the time.
+    # One group: calls between hot modules stay C calls. -O1: what the modules do is call Python's C
+    # functions, which no optimiser shortens. Measured in turns with -O3 on the wire suite and on a lone
+    # request: the same within 5 %, and compiled in three quarters of the time.
     extensions: list[Extension] = mypycify(
         [*options, *hot_sources()], opt_level="1", debug_level="0", group_name="penstock"
     )
