@@ -122,7 +122,7 @@ def test_a_topic_that_shall_stay(
 
 
 def test_sub_of_a_topic_that_is_not_there(run: Run, server: LiveServer) -> None:
-    """With a key that may make topics: a SUBSCRIBE alone would make this one (U5)."""
+    """With a key that may make topics: a SUBSCRIBE alone would make this one."""
     assert run("topic", "create", "orders")[0] == 0
     code, out, err = run("sub", "ordres", "--idle", "0.05")
     assert (code, out) == (3, "")

@@ -1,4 +1,4 @@
-"""The engine beside an event loop: nothing that is asked of it on the loop waits for a disk there (P8)."""
+"""The engine beside an event loop: nothing that is asked of it on the loop waits for a disk there."""
 
 import asyncio
 from pathlib import Path

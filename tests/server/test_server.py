@@ -282,7 +282,7 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.LogCapture
 def test_the_log_is_closed_while_the_loop_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P5: those that the log waits for wait for a completion on the loop."""
+    """Those that the log waits for wait for a completion on the loop."""
     answered: list[bool] = []
 
     async def test(running: Running) -> None:

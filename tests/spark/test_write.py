@@ -48,6 +48,26 @@ def test_columns(
     assert sorted(stored(client, f"{topic}.b")) == [b"one", b"two", b"two"]
 
 
+def test_a_null_value_is_written_as_null(
+    spark: "SparkSession",
+    load: Load,
+    server: LiveServer,
+    client: FlightClient,
+    topic: str,
+    make: Make,
+) -> None:
+    """A deletion mark, and not an empty value; it is null for whoever reads it."""
+    make(topic)
+    rows = [("gone", None), ("empty", ""), ("kept", "v")]
+    save(server, spark.createDataFrame(rows, "key STRING, value STRING"), topic=topic)
+    found = client.read(topic).read_all().to_pylist()
+    assert {row["key"]: row["value"] for row in found} == {
+        b"gone": None, b"empty": b"", b"kept": b"v",
+    }  # fmt: skip
+    read = load(subscribe=topic).collect()
+    assert [bytes(row["key"]) for row in read if row["value"] is None] == [b"gone"]
+
+
 def test_a_copy_keeps_partitions_and_order(
     load: Load, server: LiveServer, client: FlightClient, make: Make, topic: str
 ) -> None:

@@ -16,7 +16,7 @@ from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.cache import BatchCache
-from penstock.log.storage.files import RealFiles
+from penstock.log.storage.files import RealFile, RealFiles
 from penstock.log.storage.handles import HandlePool
 
 
@@ -25,6 +25,7 @@ class Log:
 
     def __init__(self, directory: Path, threads: FlushThreads) -> None:
         self.files = FaultyFiles(RealFiles())
+        self.executor = executor
         self.partition = Partition(
             str(directory / "0"),
             TopicSettings(),
@@ -94,6 +95,31 @@ def test_an_error_of_the_flush_takes_what_was_written_since_with_it(log: Log) ->
     assert isinstance(one.error, OutcomeUnknown)
     assert isinstance(two.error, OutcomeUnknown)
     assert isinstance(three.error, PartitionStopped), "it was never written"
+    assert log.partition.visible_offset == 1
+    with pytest.raises(PartitionStopped):
+        log.append(b"later")
+
+
+@pytest.mark.parametrize("where", ["here", "in another thread", "no thread starts"])
+def test_a_flush_that_fails_by_something_else_than_the_disk(
+    log: Log, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Nobody knows what is on the disk: everybody is told, and nothing more is written."""
+
+    def fail(file: RealFile) -> None:
+        raise MemoryError("no memory")
+
+    tokens = [log.append(b"one")]
+    if where != "here":
+        tokens.append(log.append(b"two"))
+    if where == "no thread starts":
+        log.executor.shutdown()
+    else:
+        monkeypatch.setattr(RealFile, "sync", fail)
+    told = log.step() + (log.step() if where == "in another thread" else [])
+    assert set(map(id, told)) == set(map(id, tokens))
+    assert isinstance(tokens[0].error, OutcomeUnknown)
+    assert all(token.error is not None for token in tokens)
     assert log.partition.visible_offset == 1
     with pytest.raises(PartitionStopped):
         log.append(b"later")

@@ -191,6 +191,42 @@ def test_close_flushes_what_the_caller_wrote(ack: Log) -> None:
     assert token.result(0) == 1 and ack.partition.flushed_offset == 2
 
 
+class HookedLock:
+    """A lock that calls a function when it was released the n-th time."""
+
+    def __init__(self, lock: threading.Lock, number: int, then: Callable[[], object]) -> None:
+        self._lock = lock
+        self._left = number
+        self._then = then
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        self._lock.release()
+        self._left -= 1
+        if not self._left:
+            self._then()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def test_close_tells_what_the_caller_writes_meanwhile(ack: Log) -> None:
+    """Behind its first flush, and before the partition is closed."""
+    tokens: list[AppendToken] = []
+    ack.partition.write_lock = HookedLock(  # type: ignore[assignment]  # as far as it is used
+        ack.partition.write_lock, 2, lambda: tokens.append(ack.append(b"meanwhile"))
+    )
+    deliver(ack.partition.close())
+    (token,) = tokens
+    assert token.done and token.result(0) == 1
+    assert ack.partition.flushed_offset == 2
+
+
 def test_appends_do_not_wait_while_a_segment_is_replaced(ack: Log) -> None:
     """Merging and compaction put files in place and sync the directory meanwhile."""
     putting, appended = threading.Event(), threading.Event()

@@ -77,7 +77,7 @@ def test_a_dropped_partition_gives_its_bytes_back() -> None:
 
 
 def test_another_thread_cannot_evict_between_two_looks() -> None:
-    """P7: `reaches` looks whether there is a batch, and then at the first one."""
+    """`reaches` looks whether there is a batch, and then at the first one."""
     cache, tail = BatchCache(10 * SIZE), RecentBatches()
     fill(cache, tail, range(1))
 
