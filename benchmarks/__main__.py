@@ -11,6 +11,7 @@ import argparse
 import sys
 from importlib import import_module
 
+from benchmarks.broker_servers import end_when_told
 from penstock import build_info
 
 SUITES = ("log", "wire", "request", "broker", "size", "flight", "spark")
@@ -26,6 +27,7 @@ def main() -> int:
     for name in options.suites:
         if name not in SUITES:
             parser.error(f"no suite {name}; there are {', '.join(SUITES)}")
+    end_when_told()
     info = build_info()
     print(f"penstock {info.version}, Python {info.python}, {info.kind}")
     missed = 0

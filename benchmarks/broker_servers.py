@@ -22,6 +22,11 @@ NATS = Path(sys.executable).with_name("nats-server")
 NATS_LISTENS = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
 
 
+def end_when_told() -> None:
+    """SIGTERM ends a benchmark as Ctrl-C does: servers are stopped and files removed."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A running server: where it listens, by the names that it gives its listeners."""

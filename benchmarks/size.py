@@ -2,12 +2,17 @@
 
 Topics, partitions, groups, subscriptions and old segments by the thousands; start, stop, list, delete
 and idle CPU at each size, and the longest callback on the event loop meanwhile. At most ten minutes.
+
+    python -m benchmarks.size groups segments      these parts alone
 """
 
+import argparse
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.broker_servers import end_when_told
 from benchmarks.log import GIB, engine_on, scratch
 from benchmarks.size_load import (
     Http,
@@ -15,6 +20,8 @@ from benchmarks.size_load import (
     commit_groups,
     create_topics,
     delete_topics,
+    describe_over_rustlog,
+    list_over_rustlog,
     write_one_each,
 )
 from benchmarks.size_segments import SEGMENT_BYTES, CountingFiles, make_segments
@@ -49,14 +56,26 @@ RAISED = (
 )
 
 
-def tables(quick: bool) -> Iterator[Table]:
+PARTS = ("topics", "partitions", "groups", "subscriptions", "segments")
+
+
+def tables(quick: bool, parts: tuple[str, ...] = PARTS) -> Iterator[Table]:
     sizes = (100, 1_000) if quick else (1_000, 10_000, 100_000)
     with scratch(4 * GIB) as path:
-        yield from _topics(path / "topics", sizes)
-        yield _partitions(path / "partitions", 500 if quick else 10_000)
-        yield _groups(path / "groups", 1_000 if quick else 100_000)
-        yield _subscriptions(path / "subscriptions", 500 if quick else 10_000, 2 if quick else 10)
-        yield _segments(path / "segments", 50 if quick else 4_000)
+        for name in parts:
+            began = time.perf_counter()
+            data = path / name
+            if name == "topics":
+                yield from _topics(data, sizes)
+            elif name == "partitions":
+                yield _partitions(data, 500 if quick else 10_000)
+            elif name == "groups":
+                yield _groups(data, 1_000 if quick else 100_000)
+            elif name == "subscriptions":
+                yield _subscriptions(data, 500 if quick else 10_000, 2 if quick else 10)
+            else:
+                yield _segments(data, 50 if quick else 4_000)
+            print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
 
 
 class _Rows:
@@ -125,6 +144,9 @@ def _topics(data: Path, sizes: tuple[int, ...]) -> Iterator[Table]:
             rows.loop("first record", server)
             made = size
             _list(rows, server, "topics", size, sum(range_end(n) for n in _parts(sizes, size)))
+            took = rows.timed(lambda tcp=tcp: list_over_rustlog(tcp))  # type: ignore[misc]  # bound now
+            rows.table.add("list over RustLog", took * 1000, "ms")
+            rows.loop("list over RustLog", server)
             rows.metrics(server)
             rows.idle(server)
             some = [f"{'x' * 8}-{number:06}" for number in range(DELETED)]
@@ -178,7 +200,13 @@ def _partitions(data: Path, count: int) -> Table:
         took = rows.timed(lambda: api.ask("GET", "/api/v1/topics/wide"))
         rows.table.add("describe", took * 1000, "ms")
         rows.loop("describe", server)
-        _list(rows, server, "topics", 1, 0)
+        took = rows.timed(lambda: describe_over_rustlog(tcp, "wide"))
+        rows.table.add("describe over RustLog", took * 1000, "ms")
+        rows.loop("describe over RustLog", server)
+        took = rows.timed(lambda: api.list_all("topics"))
+        rows.table.add("list", took * 1000, "ms")
+        rows.loop("list", server)
+        api.close()
         rows.metrics(server)
         rows.idle(server)
         rows.restart(data, server)
@@ -278,5 +306,33 @@ def _segments(data: Path, count: int) -> Table:
             rows.table.add(f"{run}: {number} round", took * 1000, "ms CPU")
             if number == "idle" or run == "second start":
                 rows.most(f"{run}: {number} round: read", files.segment_bytes, "bytes", 0)
+        took = rows.timed(lambda engine=engine: engine.partition_info("bench", 0))  # type: ignore[misc]
+        rows.most(f"{run}: list", took * 1e6, "us", LIST_US)
+        cpu_s = time.process_time()
+        time.sleep(IDLE_S)
+        idle = (time.process_time() - cpu_s) * 1000 / IDLE_S
+        rows.most(f"{run}: idle", idle, "ms CPU/s", IDLE_MS_PER_S)
+        if run == "second start":
+            # The engine's own callback comes first: then the removal of the files has begun.
+            answered = threading.Event()
+            engine.delete_topic("bench").add_done_callback(lambda _, told=answered: told.set())  # type: ignore[misc]
+            took = rows.timed(answered.wait)
+            rows.table.add("delete: the answer", took * 1000, "ms")
+            took = rows.timed(engine.catalogue.wait_for_removals)
+            rows.table.add("delete: the files, in a thread", took * 1000, "ms")
         rows.most(f"{run}: stop", rows.timed(engine.close), "s", STOP_S)
     return rows.table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.size")
+    parser.add_argument("parts", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--quick", action="store_true", help="small sizes, no numbers to quote")
+    options = parser.parse_args()
+    end_when_told()
+    for table in tables(options.quick, tuple(options.parts)):
+        print(f"\n{table.text()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

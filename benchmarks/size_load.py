@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ from benchmarks.broker_load import RECEIVE_BYTES, connect
 from penstock.client.rustlog import RustLogClient
 from penstock.client.settings import ClientSettings
 from penstock.wire.blipmq import frames as wire
+from penstock.wire.rustlog.binary import encode_request
+from penstock.wire.rustlog.frames import DescribeTopic
 
 # Connections of the load, each with 64 requests on their way.
 CLIENTS = 8
@@ -60,6 +63,29 @@ def write_one_each(port: int, topics: Iterable[str]) -> float:
 
 def commit_groups(port: int, topic: str, groups: Iterable[str]) -> float:
     return for_each(port, groups, lambda client, group: client.commit(topic, 0, group, 1))
+
+
+def list_over_rustlog(port: int) -> float:
+    return for_each(port, [None], lambda client, _: client.list_topics())
+
+
+def describe_over_rustlog(port: int, topic: str) -> None:
+    """In the binary dialect; clients have no call for it."""
+    with connect(port) as connection:
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(encode_request(DescribeTopic(topic)))
+        size = int.from_bytes(_exactly(connection, 4), "big")
+        _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise ConnectionError("the server closed the connection")
+        data += more
+    return data
 
 
 class Http:

@@ -29,8 +29,6 @@ from benchmarks.broker_servers import Process
 START_TIME_S = 300.0
 STOP_TIME_S = 300.0
 LISTENS = re.compile(r"^\s+(tcp|http)\s+\S*127\.0\.0\.1:(\d+)")
-# Right behind its banner a server lets the collector look through all that it has loaded, once.
-SETTLING_S = 0.1
 # The last line of the banner.
 READY = "Read it again"
 ANSWER = "size-server "
@@ -131,7 +129,6 @@ class SizedServer:
             self._child.kill()
             sys.exit(f"benchmarks: the server did not start: {''.join(self._said).strip()}")
         self.start_s = time.perf_counter() - began
-        time.sleep(SETTLING_S)
         found = [match.groups() for match in map(LISTENS.search, self._said) if match]
         self.process = Process(self._child.pid, {name: int(port) for name, port in found})
         self.stop_s = 0.0

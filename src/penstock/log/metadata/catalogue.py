@@ -337,10 +337,12 @@ class Catalogue:
         """Gives the space back in the background and then forgets the deletion. `before` runs there too,
         first: it may wait for the disk."""
         if self._remover is None:
-            self._remover = threading.Thread(
+            remover = threading.Thread(
                 target=self._remove_queued, name="penstock-remove", daemon=True
             )
-            self._remover.start()
+            remover.start()
+            # Only now: a stop in another thread joins what it finds here.
+            self._remover = remover
         self._removals.put((before, directory))
 
     def _remove_queued(self) -> None:
