@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 from benchmarks.broker_servers import end_when_told
 from benchmarks.log import GIB, engine_on, scratch
@@ -29,6 +30,7 @@ from benchmarks.size_server import SizedServer, sized_server
 from benchmarks.table import Row, Table
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
 from penstock.log.partitions.ends import CLEAN_STOP_FILE
+from penstock.log.storage.files import FileSystem
 
 # No callback on the loop is longer than this, garbage collection included.
 CALLBACK_MS = 5.0
@@ -292,7 +294,7 @@ def _segments(data: Path, count: int) -> Table:
         files.reset()
         began = time.perf_counter()
         engine = EmbeddedEngine(
-            str(data), EngineOptions(maintenance_interval_s=3600.0), files=files
+            str(data), EngineOptions(maintenance_interval_s=3600.0), files=cast(FileSystem, files)
         )
         if engine.offsets("bench", 0)[1] < count:
             raise AssertionError("the segments are not there")

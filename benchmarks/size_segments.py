@@ -8,10 +8,11 @@ import os
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 from penstock.log.batch.format import FLAG_CLEANED, encode_values
 from penstock.log.partitions.producers import ProducerTable
-from penstock.log.storage.files import RealFile, RealFiles
+from penstock.log.storage.files import File, RealFiles
 from penstock.log.storage.index import INDEX_STRIDE_BYTES, SparseIndex
 from penstock.log.storage.salt import read_salt
 from penstock.log.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, file_name
@@ -21,36 +22,39 @@ SEGMENT_BYTES = 256 * 1024 * 1024
 RECORDS_PER_ENTRY = 64
 
 
-class _CountedFile(RealFile):
-    """A file that tells how much of it was read."""
+class _CountedFile:
+    """A file that tells how much of it was read. Compiled classes cannot be derived from."""
 
-    __slots__ = ("_note",)
-
-    def __init__(self, path: str, descriptor: int, note: Callable[[int], None]) -> None:
-        super().__init__(path, descriptor)
+    def __init__(self, file: File, note: Callable[[int], None]) -> None:
+        self._file = file
         self._note = note
 
     def pread(self, size: int, position: int) -> bytes:
-        data = super().pread(size, position)
+        data = self._file.pread(size, position)
         self._note(len(data))
         return data
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
-class CountingFiles(RealFiles):
+
+class CountingFiles:
     """The real disk. `segment_bytes` counts what was read of segments, `other_bytes` all else."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._files = RealFiles()
         self.segment_bytes = 0
         self.other_bytes = 0
 
     def reset(self) -> None:
         self.segment_bytes = self.other_bytes = 0
 
-    def open(self, path: str, *, create: bool = False, write: bool = False) -> RealFile:
-        file = super().open(path, create=create, write=write)
-        # Takes the descriptor over: a RealFile that is never closed leaves it open.
-        return _CountedFile(path, file._descriptor, self._note_of(path))
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
+        file = self._files.open(path, create=create, write=write)
+        return cast(File, _CountedFile(file, self._note_of(path)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
 
     def _note_of(self, path: str) -> Callable[[int], None]:
         def segment(size: int) -> None:
