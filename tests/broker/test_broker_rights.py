@@ -1,6 +1,6 @@
 """What the broker refuses: operations without the right to them, and more of something than its limit.
 
-Which right each operation of each door needs is walked in tests/conformance/test_rights.py.
+Which right each operation of each door needs is walked in tests/conformance/rights.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """What is kept of a write, and with which number the next stream begins: on streams that follow a script.
 
-The real thing is in test_flight_resume.py; here are the moments that a real server does not repeat at will.
+The real thing is in test_resume.py; here are the moments that a real server does not repeat at will.
 """
 
 import json

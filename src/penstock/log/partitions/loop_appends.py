@@ -1,8 +1,8 @@
-"""Appends that the event loop writes itself, and flushes that the kernel carries out for it.
+"""Appends that the event loop writes itself, and flushes that a thread carries out for it.
 
 A small batch for an idle partition is written where it arrives: handing it to a thread would cost more than
-the copy into the page cache. With durability ack the kernel then flushes in the background
-(kernel_flushes.py). What is appended meanwhile is queued, written by the event loop when the flush is over,
+the copy into the page cache. With durability ack a thread then flushes in the background
+(flush_threads.py). What is appended meanwhile is queued, written by the event loop when the flush is over,
 and covered by the next one. Nothing here waits: where a lock is taken, a segment must be begun, or much is
 queued, the commit threads take over (commit.py), and what they do is in appending.py.
 """
