@@ -11,12 +11,12 @@ from conformance.rights.callers import KNOWN, OTHER, OWN, STRANGER, Caller, Outc
 from conformance.rustlog.peer import BINARY, Talker, text
 
 from penstock.broker.access.rights import Operation
-from penstock.sessions.rustlog.session import OPERATIONS
+from penstock.sessions.rustlog.session import REQUESTS
 from penstock.wire.rustlog import frames as wire
 
 
 def test_every_request_is_in_the_table() -> None:
-    assert set(OPERATIONS) == set(get_args(wire.Request))
+    assert set(REQUESTS) == set(get_args(wire.Request))
 
 
 def attempt(port: int, request: type, topic: str, group: str) -> Outcome:
@@ -51,7 +51,7 @@ def test_every_request_needs_the_right_of_the_table(tmp_path: Path, caller: Call
     principal = "anonymous" if caller is STRANGER else caller.name
     with walking(tmp_path, rustlog__principal=principal) as walk:
         for prefix in (OWN, OTHER):
-            for request, operation in OPERATIONS.items():
+            for request, row in REQUESTS.items():
                 topic, group = walk.fresh(prefix)
                 found = attempt(walk.server.port(), request, topic, group)
-                assert found == expected(caller, operation, topic), (request, operation)
+                assert found == expected(caller, row.operation, topic), request

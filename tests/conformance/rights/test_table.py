@@ -28,7 +28,9 @@ def names_at(operation: Operation) -> dict[str, list[str]]:
     ]
     return {
         "BlipMQ": [FRAMES[kind] for kind, one in blipmq.OPERATIONS.items() if one is operation],
-        "RustLog": [kind.__name__ for kind, one in rustlog.OPERATIONS.items() if one is operation],
+        "RustLog": [
+            kind.__name__ for kind, row in rustlog.REQUESTS.items() if row.operation is operation
+        ],
         "Flight": [
             name.removeprefix("action ")
             for name, one in test_flight.operations().items()

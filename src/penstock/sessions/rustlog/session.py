@@ -8,7 +8,7 @@ between the dialects.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
@@ -32,22 +32,6 @@ MAX_OFFSET = (1 << 63) - 1
 # Pending metadata changes of one peer: enough to share a commit, and a thousandth of the limit for the
 # whole server.
 MAX_CHANGES: Final = 64
-
-
-# The operation of each request in the broker's table of rights.
-OPERATIONS: Final[dict[type, Operation]] = {
-    wire.Produce: Operation.PUBLISH,
-    wire.Fetch: Operation.READ_RECORDS,
-    wire.OffsetCommit: Operation.COMMIT_OFFSETS,
-    wire.OffsetFetch: Operation.READ_OFFSETS,
-    wire.CreateTopic: Operation.CREATE_TOPIC,
-    wire.ListTopics: Operation.LIST_TOPICS,
-    wire.DescribeTopic: Operation.DESCRIBE_TOPIC,
-    wire.DescribePartition: Operation.DESCRIBE_TOPIC,
-    wire.Metrics: Operation.READ_METRICS,
-    wire.Ping: Operation.CHECK_HEALTH,
-}
-WITHOUT_TOPIC: Final = (wire.ListTopics, wire.Metrics, wire.Ping)
 
 
 class RustLogSession(BaseSession[wire.Frame]):
@@ -124,8 +108,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             return False
         if isinstance(request, wire.Produce):
             return True
-        changes = isinstance(request, (wire.CreateTopic, wire.OffsetCommit))
-        return changes and self._changes < MAX_CHANGES
+        return REQUESTS[type(request)].changes and self._changes < MAX_CHANGES
 
     def gathered(self) -> bool:
         if self._run is None:
@@ -141,11 +124,6 @@ class RustLogSession(BaseSession[wire.Frame]):
 
     # --- requests --------------------------------------------------------------------------------
 
-    def _check_right(self, request: wire.Request) -> None:
-        """Called before the topic is looked up: without the right, a peer does not learn if it exists."""
-        topic = "" if isinstance(request, WITHOUT_TOPIC) else request.topic
-        self._port.require(self._principal, OPERATIONS[type(request)], topic)
-
     def _carry_out(self, dialect: Dialect, request: wire.Request, slot: Slot) -> None:
         run = self._run
         if (
@@ -156,20 +134,14 @@ class RustLogSession(BaseSession[wire.Frame]):
             # The right and the topic were checked for the first request of the run, in the same loop turn.
             self._add_to_run(run, request, slot)
             return
-        self._check_right(request)
-        if isinstance(request, wire.Produce):
-            self._produce(dialect, request, slot)
-        elif isinstance(request, wire.Fetch):
-            self._fetch(dialect, request, slot)
-        elif isinstance(request, wire.OffsetCommit):
-            self._commit(dialect, request, slot)
-        elif isinstance(request, wire.OffsetFetch):
-            place = request.group_id, request.topic, request.partition
-            slot.reply = dialect.committed(self._committed(dialect, *place))
-        elif isinstance(request, wire.CreateTopic):
-            self._create_topic(dialect, request, slot)
-        else:
-            self._look_up(dialect, request, slot)
+        row = REQUESTS[type(request)]
+        # Before the topic is looked up: without the right, a peer does not learn if it exists.
+        self._port.require(self._principal, row.operation, getattr(request, "topic", ""))
+        row.handle(self, dialect, request, slot)
+
+    def _fetch_offset(self, dialect: Dialect, request: wire.OffsetFetch, slot: Slot) -> None:
+        place = request.group_id, request.topic, request.partition
+        slot.reply = dialect.committed(self._committed(dialect, *place))
 
     def _committed(self, dialect: Dialect, group: str, topic: str, partition: int) -> int | None:
         offset = self._port.committed_offset(group, topic, partition)
@@ -177,21 +149,24 @@ class RustLogSession(BaseSession[wire.Frame]):
             offset = self._port.loose_offset(group, topic, partition)
         return offset
 
-    def _look_up(self, dialect: Dialect, request: wire.Request, slot: Slot) -> None:
-        """Requests that only read. Answers that grow with the number of topics are made in a thread."""
-        if isinstance(request, wire.ListTopics):
-            self._answer_aside(request, dialect, slot, lambda: self._topics(dialect))
-        elif isinstance(request, wire.DescribeTopic):
-            self._describe(dialect, request, slot)
-        elif isinstance(request, wire.DescribePartition):
-            end = self._port.offsets(request.topic, request.partition)[1]
-            slot.reply = dialect.partition_description(request.topic, request.partition, end)
-        elif isinstance(request, wire.Metrics):
-            self._port.render_metrics().on_done(
-                self.guarded(lambda done: self.settle(slot, dialect.metrics(done.result())))
-            )
-        else:
-            slot.reply = dialect.pong()
+    # Answers that grow with the number of topics are made in a thread.
+
+    def _list_topics(self, dialect: Dialect, request: wire.ListTopics, slot: Slot) -> None:
+        self._answer_aside(request, dialect, slot, lambda: self._topics(dialect))
+
+    def _describe_partition(
+        self, dialect: Dialect, request: wire.DescribePartition, slot: Slot
+    ) -> None:
+        end = self._port.offsets(request.topic, request.partition)[1]
+        slot.reply = dialect.partition_description(request.topic, request.partition, end)
+
+    def _metrics(self, dialect: Dialect, request: wire.Metrics, slot: Slot) -> None:
+        self._port.render_metrics().on_done(
+            self.guarded(lambda done: self.settle(slot, dialect.metrics(done.result())))
+        )
+
+    def _ping(self, dialect: Dialect, request: wire.Ping, slot: Slot) -> None:
+        slot.reply = dialect.pong()
 
     def _topics(self, dialect: Dialect) -> bytes:
         found = self._port.topics(self._principal)
@@ -309,16 +284,7 @@ class RustLogSession(BaseSession[wire.Frame]):
             slot.reply = dialect.commit_without_partition()
             return
 
-        self._changes += 1
-
-        def written(done: Pending[object]) -> None:
-            self._changes -= 1
-            if done.error is None:
-                self.settle(slot, dialect.offset_committed())
-            else:
-                self.settle(slot, dialect.refusal(request, done.error))
-
-        change.on_done(self.guarded(written))
+        self._answer_when_durable(dialect, request, slot, change, dialect.offset_committed())
 
     def _create_topic(self, dialect: Dialect, request: wire.CreateTopic, slot: Slot) -> None:
         dialect.check_partition_count(request.partition_count)
@@ -328,16 +294,49 @@ class RustLogSession(BaseSession[wire.Frame]):
             slot.reply = dialect.topic_created()
             return
 
+        self._answer_when_durable(dialect, request, slot, change, dialect.topic_created())
+
+    def _answer_when_durable(
+        self,
+        dialect: Dialect,
+        request: wire.Request,
+        slot: Slot,
+        change: Pending[object],
+        reply: bytes,
+    ) -> None:
         self._changes += 1
 
-        def written(done: Pending[int]) -> None:
+        def written(done: Pending[object]) -> None:
             self._changes -= 1
             if done.error is None:
-                self.settle(slot, dialect.topic_created())
+                self.settle(slot, reply)
             else:
                 self.settle(slot, dialect.refusal(request, done.error))
 
         change.on_done(self.guarded(written))
+
+
+class Row(NamedTuple):
+    """What a request is in the table of rights, and how it is carried out. `changes`: the metadata. Such a
+    request takes effect in its order without waiting, and only its answer waits for the disk."""
+
+    operation: Operation
+    handle: Callable[[RustLogSession, Dialect, Any, Slot], None]
+    changes: bool = False
+
+
+REQUESTS: Final[dict[type, Row]] = {
+    wire.Produce: Row(Operation.PUBLISH, RustLogSession._produce),
+    wire.Fetch: Row(Operation.READ_RECORDS, RustLogSession._fetch),
+    wire.OffsetCommit: Row(Operation.COMMIT_OFFSETS, RustLogSession._commit, changes=True),
+    wire.OffsetFetch: Row(Operation.READ_OFFSETS, RustLogSession._fetch_offset),
+    wire.CreateTopic: Row(Operation.CREATE_TOPIC, RustLogSession._create_topic, changes=True),
+    wire.ListTopics: Row(Operation.LIST_TOPICS, RustLogSession._list_topics),
+    wire.DescribeTopic: Row(Operation.DESCRIBE_TOPIC, RustLogSession._describe),
+    wire.DescribePartition: Row(Operation.DESCRIBE_TOPIC, RustLogSession._describe_partition),
+    wire.Metrics: Row(Operation.READ_METRICS, RustLogSession._metrics),
+    wire.Ping: Row(Operation.CHECK_HEALTH, RustLogSession._ping),
+}
 
 
 def _check_commit(request: wire.OffsetCommit) -> None:
