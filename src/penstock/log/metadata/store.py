@@ -44,7 +44,7 @@ _LIST: Final = (
     " ORDER BY name LIMIT ?"
 )
 # Steps of a change that watchers are told in one turn of the event loop: a millisecond or two.
-FED_AT_ONCE: Final = 250
+FED_AT_ONCE: Final = 100
 # Sorts behind every name: UTF-8 has no such byte.
 _BEHIND_ALL: Final = b"\xff"
 
@@ -100,8 +100,12 @@ class MetadataStore(SqlStore):
         return None
 
     def _feed_in_parts(self, steps: Steps) -> Iterator[None]:
-        for at in range(0, len(steps), FED_AT_ONCE):
-            self._tell(steps[at : at + FED_AT_ONCE])
+        """Also frees them part by part: 100,000 at once take 8 ms."""
+        steps.reverse()
+        while steps:
+            part = steps[: -FED_AT_ONCE - 1 : -1]
+            del steps[-FED_AT_ONCE:]
+            self._tell(part)
             yield
 
     def _tell(self, steps: Steps) -> None:

@@ -29,9 +29,9 @@ from penstock.wire.rustlog import frames as wire
 MAX_FETCH_BYTES = wire.MAX_FRAME_BYTES
 # The log counts offsets in an i64; the wire has a u64.
 MAX_OFFSET = (1 << 63) - 1
-# Pending metadata changes of one peer: enough to share a commit, and a thousandth of the limit for the
-# whole server.
-MAX_CHANGES: Final = 64
+# Pending metadata changes of one peer. Enough to share a commit; one read may bring them all, 0.1 ms of the
+# event loop each.
+MAX_CHANGES: Final = 32
 
 
 class RustLogSession(BaseSession[wire.Frame]):
