@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from broker.bench import ANYBODY, Bench
+from kit.overriding import Overriding
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
@@ -79,7 +80,9 @@ def test_a_topic_that_is_deleted_meanwhile(
     listed = bench.engine.topics()
     bench.broker.delete_topic(ANYBODY, "wide")
     bench.settle()
-    monkeypatch.setattr(bench.engine, "topics", lambda: listed)
+    engine = Overriding(bench.engine, topics=lambda: listed)
+    for owner, name in ((bench.broker, "engine"), (calls, "_engine")):
+        monkeypatch.setattr(owner, name, engine)
     for job in work:
         job()
     bench.run_posted()
