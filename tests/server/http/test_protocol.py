@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from kit.echo_server import LOOPS, next_turn, run
+from kit.limits import HANG_S
 from kit.running_server import Running, running_server
 
 from penstock.server.http.protocol import TimedProtocol
@@ -105,8 +106,9 @@ def test_an_answer_that_nobody_reads_is_cut_off(
 def test_an_answer_that_is_read_slowly_is_not_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of it within each time limit, all of it in several."""
-    monkeypatch.setattr(TimedProtocol, "reading_time_s", 0.1)
+    """Some of it within each time limit, all of it in several. The test says when a limit is over: by the
+    clock a machine that stalls would look like a peer that does not read."""
+    monkeypatch.setattr(TimedProtocol, "reading_time_s", HANG_S)
 
     async def body() -> None:
         async with running_server(tmp_path) as running:
@@ -114,14 +116,58 @@ def test_an_answer_that_is_read_slowly_is_not_cut_off(
             loop = asyncio.get_running_loop()
             with reluctant(running.port("http")) as peer:
                 await loop.sock_sendall(peer, METRICS)
+                connection = await paused_connection(running)
                 left = len(LARGE)
+                for _ in range(5):
+                    unread = connection.transport.get_write_buffer_size()
+                    while connection.transport.get_write_buffer_size() >= unread:
+                        left -= len(await loop.sock_recv(peer, len(LARGE) // 500))
+                        await next_turn()
+                    connection.look_at_reading()
+                    assert not connection.transport.is_closing(), "cut off"
                 while left > 0:
-                    await next_turn()
-                    chunk = await loop.sock_recv(peer, len(LARGE) // 500)
+                    chunk = await loop.sock_recv(peer, len(LARGE))
                     assert chunk, "cut off"
                     left -= len(chunk)
 
     run("uvloop", body)
+
+
+def test_an_answer_of_which_no_more_is_read_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedProtocol, "reading_time_s", HANG_S)
+
+    async def body() -> None:
+        async with running_server(tmp_path) as running:
+            monkeypatch.setattr(running.server.metrics, "summary", large_page)
+            with reluctant(running.port("http")) as peer:
+                await asyncio.get_running_loop().sock_sendall(peer, METRICS)
+                connection = await paused_connection(running)
+                connections = http_connections(running)
+                while not connection.transport.is_closing():  # the kernel may take some more at first
+                    connection.look_at_reading()
+                    await next_turn()
+                while connections:
+                    await next_turn()
+
+    run("uvloop", body)
+
+
+async def paused_connection(running: Running) -> TimedProtocol:
+    """The one connection, once the kernel takes no more of its answer."""
+    connections = http_connections(running)
+    while not connections:
+        await next_turn()
+    (connection,) = connections
+    assert isinstance(connection, TimedProtocol)
+    # Nothing is read yet: the kernel's buffers fill, and then nothing moves.
+    unread = -1
+    while not unread == connection.transport.get_write_buffer_size() > 0:
+        unread = connection.transport.get_write_buffer_size()
+        for _ in range(10):
+            await next_turn()
+    return connection
 
 
 def test_a_connection_without_a_request_is_cut_off(

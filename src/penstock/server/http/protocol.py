@@ -73,6 +73,7 @@ class TimedProtocol(H11Protocol):
     reading_time_s: ClassVar = READING_TIME_S
     _limit: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _unread_bytes = 0
 
     def __init__(self, connections: HttpConnections, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -151,17 +152,16 @@ class TimedProtocol(H11Protocol):
             self._limit = None
 
     def _watch_reading(self) -> None:
-        """Once more while the peer reads at all; a slow one gets its answer."""
-        before = self.transport.get_write_buffer_size()
-
-        def look() -> None:
-            if self.transport.get_write_buffer_size() < before:
-                self._watch_reading()
-            else:
-                self.transport.abort()
-
         self._watch_no_more()
-        self._unread = self.loop.call_later(self.reading_time_s, look)
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(self.reading_time_s, self.look_at_reading)
+
+    def look_at_reading(self) -> None:
+        """Waits once more while the peer reads at all: a slow one gets its answer."""
+        if self.transport.get_write_buffer_size() < self._unread_bytes:
+            self._watch_reading()
+        else:
+            self.transport.abort()
 
     def _watch_no_more(self) -> None:
         if self._unread is not None:
