@@ -148,8 +148,10 @@ def test_time_goes_on_after_a_defect(bench: Bench, monkeypatch: pytest.MonkeyPat
 def test_offsets_of_partitions_that_do_not_exist_stay_bounded(bench: Bench) -> None:
     for number in range(MAX_LOOSE_OFFSETS + 1):
         assert bench.broker.commit_offset(ANYBODY, "g", "nowhere", number, 7) is None
-    assert bench.broker.loose_offset("g", "nowhere", 0) is None
-    assert bench.broker.loose_offset("g", "nowhere", MAX_LOOSE_OFFSETS) == 7
+    kept = bench.broker.committed_offset
+    assert kept("g", "nowhere", 0, anywhere=True) is None
+    assert kept("g", "nowhere", MAX_LOOSE_OFFSETS, anywhere=True) == 7
+    assert kept("g", "nowhere", MAX_LOOSE_OFFSETS) is None
 
 
 def test_a_change_right_behind_the_creation_counts(bench: Bench) -> None:

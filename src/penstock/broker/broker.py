@@ -173,15 +173,18 @@ class Broker:
         topic: str,
         partitions: int,
         settings: TopicSettings | None = None,
-    ) -> TopicInfo:
-        """Creating a topic needs the right to write to it, as a publish that creates it does."""
+    ) -> Pending[int] | None:
+        """What still has to be written before the topic survives a crash; None when nothing.
+
+        Creating a topic needs the right to write to it, as a publish that creates it does.
+        """
         self.require(principal, Operation.CREATE_TOPIC, topic)
         check_partitions(partitions)
         if self.engine.topic(topic) is None:
             self._check_room(topics=1, partitions=partitions)
-        info = self.engine.create_topic(topic, partitions, settings)
+        self.engine.create_topic(topic, partitions, settings)
         logger.info(MADE, topic, partitions, principal.name)
-        return info
+        return self.engine.topic_durable(topic)
 
     def change_topic(
         self,
@@ -201,10 +204,6 @@ class Broker:
         """Removes every record that readers can see; returns the number of bytes freed."""
         self.require(principal, Operation.PURGE_TOPIC, topic)
         return self.engine.purge_topic(topic)
-
-    def topic_durable(self, topic: str) -> Pending[int] | None:
-        """What still has to be written before the topic survives a crash; None when nothing."""
-        return self.engine.topic_durable(topic)
 
     def topic(self, topic: str) -> TopicInfo | None:
         return self.engine.topic(topic)
@@ -367,12 +366,14 @@ class Broker:
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
         return self.engine.delete_group(group)
 
-    def committed_offset(self, group: str, topic: str, partition: int) -> int | None:
-        return self.engine.committed_offset(group, topic, partition)
-
-    def loose_offset(self, group: str, topic: str, partition: int) -> int | None:
-        """What was committed for a partition that does not exist."""
-        return self._loose_offsets.get((group, topic, partition))
+    def committed_offset(
+        self, group: str, topic: str, partition: int, *, anywhere: bool = False
+    ) -> int | None:
+        """`anywhere`: also what was committed for a partition that does not exist."""
+        offset = self.engine.committed_offset(group, topic, partition)
+        if offset is None and anywhere:
+            return self._loose_offsets.get((group, topic, partition))
+        return offset
 
     # --- time ------------------------------------------------------------------------------------
 

@@ -145,7 +145,9 @@ def test_an_answer_of_which_no_more_is_read_is_cut_off(
                 await asyncio.get_running_loop().sock_sendall(peer, METRICS)
                 connection = await paused_connection(running)
                 connections = http_connections(running)
-                while not connection.transport.is_closing():  # the kernel may take some more at first
+                while (
+                    not connection.transport.is_closing()
+                ):  # the kernel may take some more at first
                     connection.look_at_reading()
                     await next_turn()
                 while connections:

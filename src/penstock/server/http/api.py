@@ -74,8 +74,7 @@ class Api:
         if partitions is None:
             partitions = self.broker.options.default_partitions
         settings = self.defaults.changed(request.settings)
-        self.broker.create_topic(who, request.name, partitions, settings)
-        creation = self.engine.topic_durable(request.name)
+        creation = self.broker.create_topic(who, request.name, partitions, settings)
         if creation is not None:
             await creation
         return await self._described(request.name)

@@ -144,10 +144,8 @@ class RustLogSession(BaseSession[wire.Frame]):
         slot.reply = dialect.committed(self._committed(dialect, *place))
 
     def _committed(self, dialect: Dialect, group: str, topic: str, partition: int) -> int | None:
-        offset = self._port.committed_offset(group, topic, partition)
-        if offset is None and dialect.commits_anywhere:
-            offset = self._port.loose_offset(group, topic, partition)
-        return offset
+        anywhere = dialect.commits_anywhere
+        return self._port.committed_offset(group, topic, partition, anywhere=anywhere)
 
     # Answers that grow with the number of topics are made in a thread.
 
@@ -288,8 +286,8 @@ class RustLogSession(BaseSession[wire.Frame]):
 
     def _create_topic(self, dialect: Dialect, request: wire.CreateTopic, slot: Slot) -> None:
         dialect.check_partition_count(request.partition_count)
-        self._port.create_topic(self._principal, request.topic, request.partition_count)
-        change = self._port.topic_durable(request.topic)
+        count = request.partition_count
+        change = self._port.create_topic(self._principal, request.topic, count)
         if change is None:
             slot.reply = dialect.topic_created()
             return
