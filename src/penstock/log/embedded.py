@@ -274,6 +274,7 @@ class EmbeddedEngine:
         return self.catalogue.remove(name, self._removed)
 
     def _removed(self, topic: Topic) -> None:
+        topic.partitions.refuse(topic.info.name)
         self._groups.forget_topic(topic.info.id)
         self.catalogue.remove_files(topic.directory, lambda: self._stop_partitions(topic))
 

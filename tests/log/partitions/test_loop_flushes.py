@@ -191,3 +191,37 @@ def test_appends_during_a_close_are_told(log: Log) -> None:
     assert outcome.tokens == [one, two]
     log.turn()
     assert log.posted.empty()
+
+
+def test_a_late_word_of_one_flush_does_not_wait_for_the_next(log: Log) -> None:
+    """Another thread has told of the first flush, and the second is under way."""
+    first = log.append(b"one")
+    late = log.posted.get(timeout=HANG_S)
+    assert log.partition.flush().tokens == [first]
+    with log.files.pause("sync", suffix=".log") as paused:
+        second = log.append(b"two")
+        paused.wait_until_reached()
+        late()
+        assert not second.done and log.partition.visible_offset == 2
+    log.turn()
+    assert second.result(0) == 2
+
+
+def test_a_repeat_is_not_answered_before_the_batch_that_it_repeats_is_durable(log: Log) -> None:
+    with log.files.pause("sync", suffix=".log") as paused:
+        log.append(b"one")
+        paused.wait_until_reached()
+        tokens = [
+            log.commit.append(log.partition, encode_values([b"once"], 1).from_producer(7, 0, 0))
+            for _ in range(2)
+        ]
+    with log.files.pause("sync", suffix=".log") as paused:
+        log.turn()  # the end of the flush: what is queued is left to a commit thread
+        assert not any(token.done for token in tokens)
+        served = threading.Thread(target=log.commit.step)
+        served.start()
+        paused.wait_until_reached()
+        assert log.posted.empty() and not any(token.done for token in tokens)
+    served.join(HANG_S)
+    log.turn()
+    assert [(token.base_offset, token.repeated) for token in tokens] == [(2, False), (2, True)]

@@ -46,6 +46,11 @@ class Flushing:
         return self._under_way is not None
 
     @property
+    def over(self) -> bool:
+        """Whether the flush under way has ended: then nobody has to wait for it."""
+        return self._under_way is not None and self._under_way.running.over
+
+    @property
     def for_loop(self) -> bool:
         return self._under_way is not None and self._under_way.for_loop
 

@@ -106,6 +106,8 @@ class LoopAppends(AppendSide):
     def _start_flush(self, done: Callback) -> bool:
         if self.stopped is not None or self.settings.durability != "ack" or self._flushing.running:
             return False
+        if not self._unflushed:
+            return True  # another thread has flushed it by now
         self._flushing.start(Load(self._take_unflushed(), [], self.next_offset), done)
         return True
 
@@ -116,6 +118,8 @@ class LoopAppends(AppendSide):
             return None
         try:
             outcome = Outcome()
+            if self._flushing.running and not self._flushing.over:
+                return outcome  # a later flush, begun while this call was on its way; its end comes too
             if self._flushing.for_loop:
                 self._finish_flush(outcome, [])
             if self._pending and self._can_write_here():
@@ -136,7 +140,13 @@ class LoopAppends(AppendSide):
             and self.settings.compression != "zstd"
             and not self._must_roll(0, size)
             and self.segments[-1].base_offset >= self.salt.since
+            and not self._has_producers()
         )
+
+    def _has_producers(self) -> bool:
+        """Whether repeats may be queued: they are answered with the flush that covers what they repeat,
+        which a commit thread sees to."""
+        return any(batch.flags & FLAG_PRODUCER for batch, _ in self._pending)
 
     def _write_queued(self, outcome: Outcome) -> None:
         group = self._take_group()

@@ -150,6 +150,12 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
         for partition in opened:
             partition.settings = settings
 
+    def refuse(self, deleted_topic: str) -> None:
+        """Opens nothing from now on: the topic is deleted. Does not wait; `close` does."""
+        with _lock:
+            self.closed = True
+            self._deleted_topic = deleted_topic
+
     def close(self, deleted_topic: str | None = None) -> list[Partition]:
         """Opens nothing from now on; waits for openings in progress, and returns the open partitions.
 
