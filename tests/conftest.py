@@ -4,9 +4,10 @@ PENSTOCK_EXPECT=compiled|pure   refuse to start unless the hot modules load like
 HYPOTHESIS_PROFILE=quick|soak   how many random cases
 """
 
+import gc
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,18 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture
+def collected() -> Iterator[list[object]]:
+    """What only the garbage collector finds, of all that was made in the test."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    yield gc.garbage
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
 
 
 def complaint(info: BuildInfo, expected: str | None) -> str | None:

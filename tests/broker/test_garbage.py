@@ -2,24 +2,12 @@
 cycle among frozen objects would never be found."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from broker.bench import ANYBODY, Bench
 
 ORPHAN_MS = 11 * 60 * 1000
-
-
-@pytest.fixture
-def collected() -> Iterator[list[object]]:
-    """What only the collector finds, of all that was made in the test."""
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    yield gc.garbage
-    gc.set_debug(0)
-    gc.garbage.clear()
-    gc.enable()
 
 
 def topics(bench: Bench) -> None:

@@ -4,7 +4,6 @@ garbage collector comes by, which is seldom (server/memory.py)."""
 import asyncio
 import gc
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,12 @@ from conformance.blipmq.peer import auth, hello, message, poll, subscribe
 from kit.echo_server import PATIENCE_S, hang_up, next_turn, run
 from kit.running_server import Running, running_server
 
-OURS = ("penstock.server.net.connection", "penstock.server.net.outgoing", "penstock.sessions")
+OURS = ("penstock.server.net", "penstock.sessions")
 
 BEGUN_FRAME = struct.pack(">I", 5_000_000) + b'{"Produce"' + bytes(100_000)
 PRODUCE = b'{"Produce":{"topic":"t","partition":0,"records":[[1]]}}'
 FETCH = b'{"Fetch":{"topic":"t","partition":0,"offset":0,"max_bytes":9}}'
 LOGIN = hello(1) + auth(2)
-
-
-@pytest.fixture
-def collected() -> Iterator[list[object]]:
-    """What only the collector finds, of all that was made in the test."""
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    yield gc.garbage
-    gc.set_debug(0)
-    gc.garbage.clear()
-    gc.enable()
 
 
 def framed(payload: bytes) -> bytes:
