@@ -13,6 +13,7 @@ from ipaddress import IPv6Address
 from typing import Any, Final, TypeVar
 
 from penstock.errors import PenstockError
+from penstock.names import MAX_NAME_BYTES
 
 # Kafka's source uses these two numbers.
 EARLIEST: Final = -2
@@ -28,8 +29,6 @@ DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 3600 * 1000
 # What the broker takes.
 MAX_TRANSACTION_TIMEOUT_MS: Final = 7 * 24 * 3600 * 1000
 MAX_OFFSET: Final = (1 << 63) - 1
-# What the broker takes as a name.
-MAX_NAME_BYTES: Final = 249
 MAX_PORT: Final = 65_535
 
 # accessKey, not key: Spark shows options in plans and event logs, except those whose name looks like a
