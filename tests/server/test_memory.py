@@ -1,6 +1,7 @@
 """The allocator keeps what was freed, and gives it back after a peak; the collector never looks at much.
 In a process of its own: the setting stays, and what other tests have freed would be in the count."""
 
+import gc
 import subprocess
 import sys
 
@@ -8,7 +9,15 @@ import pytest
 from kit.limits import HANG_S
 from kit.live_server import SOURCES
 
-from penstock.server.memory import KEPT_BYTES, RELIEF_INTERVAL_S, Relief
+from penstock.server.memory import (
+    KEPT_BYTES,
+    LEAST_NEW_OBJECTS,
+    LOOK_S,
+    NEW_OBJECTS,
+    RELIEF_INTERVAL_S,
+    Looks,
+    Relief,
+)
 
 PROGRAM = """
 from penstock.server.memory import settle_allocator
@@ -152,3 +161,26 @@ def test_no_collection_looks_at_much(objects: int) -> None:
     assert bounded == "True"
     assert cycles_left == "0"
     assert old_cycle_found == "True"
+
+
+def test_a_slow_look_makes_the_next_one_smaller() -> None:
+    """And quick ones make it as large as before."""
+    now_s = [0.0]
+    looks = Looks(lambda: now_s[0])
+    before = gc.get_threshold()
+
+    def look(took_s: float) -> int:
+        looks("start", {"generation": 0})
+        now_s[0] += took_s
+        looks("stop", {"generation": 0})
+        return looks.new_objects
+
+    try:
+        assert look(LOOK_S / 2) == NEW_OBJECTS
+        assert look(1.5 * LOOK_S) == int(NEW_OBJECTS / 1.5)
+        assert gc.get_threshold()[0] == looks.new_objects
+        assert [look(1.0) for _ in range(9)][-1] == LEAST_NEW_OBJECTS
+        assert look(LOOK_S / 8) == 2 * LEAST_NEW_OBJECTS
+        assert [look(0.0) for _ in range(9)][-1] == NEW_OBJECTS
+    finally:
+        gc.set_threshold(*before)

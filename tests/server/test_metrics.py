@@ -12,9 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.access.access import Principal
 from penstock.broker.records import Records
+from penstock.log.engine import WALKED_AT_ONCE
 from penstock.log.partitions.ends import CLEAN_STOP_FILE
 from penstock.log.statistics import Counters
-from penstock.server.metrics import LoopLag
+from penstock.server.metrics import PARTITION_GAUGES, PIECE_SAMPLES, LoopLag, PartitionPage
 from penstock.server.net.counters import Histogram
 from penstock.wire.blipmq import frames as blipmq
 from penstock.wire.rustlog import frames as rustlog
@@ -130,6 +131,35 @@ def test_topics_are_labels_on_a_page_of_their_own(tmp_path: Path) -> None:
         assert value(found, "partition_stopped", **labels) == 0
         assert value(found, "group_lag_records", group="g", **labels) == 2
         assert b'topic="' not in (await running.call("GET", "/metrics")).body
+
+    with_server(tmp_path, test)
+
+
+def test_the_page_of_partitions_comes_in_pieces(tmp_path: Path) -> None:
+    """However many there are. All samples of a name stand together, and a topic that goes meanwhile is
+    left out."""
+
+    async def test(running: Running) -> None:
+        broker, count = running.server.broker, 2 * PIECE_SAMPLES + 100
+        await running.call("POST", "/api/v1/topics", {"name": "wide", "partitions": count})
+        await running.call("POST", "/api/v1/topics", {"name": "zone"})
+        await broker.publish(ADMIN, "wide", 7, Records([b"x"]))
+        for number in range(WALKED_AT_ONCE + 1):
+            await broker.reset_offset(ADMIN, f"group {number}", "wide", 7, 0)
+        pieces = PartitionPage(running.server.engine).pieces()
+        text = next(pieces) + next(pieces)  # the names of both are looked up by now
+        await broker.delete_topic(ADMIN, "zone")
+        rest = list(pieces)
+        assert len(rest) > 10
+        assert max(piece.count(b"\n") for piece in rest) <= PIECE_SAMPLES
+        whole = (text + b"".join(rest)).decode()
+        assert whole == (await running.call("GET", "/metrics/partitions")).body.decode()
+        assert whole.count("# HELP") == whole.count("# TYPE") == len(PARTITION_GAUGES) + 1
+        families = {one.name: one.samples for one in text_string_to_metric_families(whole)}
+        for name, _ in PARTITION_GAUGES:
+            assert {sample.labels["topic"] for sample in families[name]} == {"wide"}
+            assert len(families[name]) == count
+        assert len(families["penstock_group_lag_records"]) == WALKED_AT_ONCE + 1
 
     with_server(tmp_path, test)
 

@@ -29,11 +29,18 @@ class Recorder:
         self.unread = 0
         self.most_unread = 0
         self._told = False
+        self.looks = 0
+        self.turn_looks: int | None = None
 
     @property
     def congested(self) -> bool:
         self._told = self._told or (self.room is not None and self.unread > self.room)
         return self._told
+
+    def give_way(self) -> bool:
+        """In turns of `turn_looks` looks at the clock; None: of any length."""
+        self.looks += 1
+        return self.turn_looks is not None and self.looks % self.turn_looks == 0
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed, "written after the close"

@@ -6,7 +6,7 @@ wire format. Lives on the event loop; the engine calls back there.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from penstock.broker.access.access import Access, Principal
@@ -23,8 +23,16 @@ from penstock.broker.delivery.subscriptions import LOOKED_AT_ONCE, TICK_S, Subsc
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Records, Turns
-from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, TopicInfo
+from penstock.log.engine import (
+    AppendToken,
+    Engine,
+    Pending,
+    ReadResult,
+    TopicInfo,
+    walk_topics,
+)
 from penstock.log.settings import TopicSettings, check_partitions
+from penstock.turns import GrowingDict
 
 # Offsets committed for partitions that do not exist: RustLog's binary dialect accepts them. In memory
 # only; all are dropped when a client exceeds this number.
@@ -73,7 +81,7 @@ class Broker:
         self.dead_letters = DeadLetters(self)
         self.refusals = Refusals(clock_us)
         # The newest append of each partition: a subscriber begins behind it.
-        self._last_tokens: dict[str, dict[int, AppendToken]] = {}
+        self._last_tokens: GrowingDict[str, dict[int, AppendToken]] = GrowingDict()
         self._turns = Turns()
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
@@ -208,10 +216,11 @@ class Broker:
     def topic(self, topic: str) -> TopicInfo | None:
         return self.engine.topic(topic)
 
-    def topics(self, principal: Principal) -> list[TopicInfo]:
-        """Those that the principal may read or write."""
+    def topics(self, principal: Principal) -> Iterator[list[TopicInfo]]:
+        """Those that the principal may read or write, page by page. From any thread."""
         shows = self.access.shows
-        return [info for info in self.engine.topics() if shows(principal, info.name)]
+        for page in walk_topics(self.engine):
+            yield [info for info in page if shows(principal, info.name)]
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
         """Earliest and latest: the first offset kept, and the one after the last visible."""
@@ -229,7 +238,7 @@ class Broker:
         logger.info("topic %r was deleted by %s", topic, by)
         self.subscriptions.forget_topic(topic)
         self._turns.forget(topic)
-        self._last_tokens.pop(topic, None)
+        self._last_tokens.pop(topic)
 
     # --- publish ---------------------------------------------------------------------------------
 
@@ -254,7 +263,11 @@ class Broker:
             assert info is not None
             partition = self._turns.take(topic, info.partitions, batch.size())
         token = self.engine.append(topic, partition, batch)
-        self._last_tokens.setdefault(topic, {})[partition] = token
+        tokens = self._last_tokens.get(topic)
+        if tokens is None:
+            self._last_tokens[topic] = {partition: token}
+        else:
+            tokens[partition] = token
         return token
 
     # --- read ------------------------------------------------------------------------------------
@@ -275,7 +288,7 @@ class Broker:
             self.ensure_topic(topic, principal.name)
         self._check_room(subscriptions=1)
         return self.subscriptions.create(
-            topic, qos, principal, user, self._last_tokens.get(topic, {})
+            topic, qos, principal, user, self._last_tokens.get(topic) or {}
         )
 
     def subscription(

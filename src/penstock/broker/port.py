@@ -1,6 +1,6 @@
 """The part of the broker that sessions use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
 from penstock.broker.access.access import Principal
@@ -43,7 +43,7 @@ class Port(Protocol):
 
     # topics
     def topic(self, topic: str) -> TopicInfo | None: ...
-    def topics(self, principal: Principal) -> list[TopicInfo]: ...
+    def topics(self, principal: Principal) -> Iterator[list[TopicInfo]]: ...
     def ensure_topic(self, topic: str) -> TopicInfo: ...
     def create_topic(
         self, principal: Principal, topic: str, partitions: int

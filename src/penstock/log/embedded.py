@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.record_limit import check_record_sizes
-from penstock.log.engine import PartitionInfo, Sizes, TopicInfo
+from penstock.log.engine import PartitionInfo, Sizes, TopicInfo, walk_topics
 from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogClosed, LogError, Overloaded
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
@@ -241,7 +241,7 @@ class EmbeddedEngine:
     # --- topics ----------------------------------------------------------------------------------
 
     def topics(self) -> list[TopicInfo]:
-        return sorted((topic.info for topic in self.catalogue), key=lambda info: info.name)
+        return [info for page in walk_topics(self) for info in page]
 
     def topic_names(self, after: str | None, limit: int) -> list[str]:
         return self.catalogue.names.page(after, limit)
@@ -447,16 +447,15 @@ class EmbeddedEngine:
     # --- what is watched -------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        topics = list(self.catalogue)
-        opened = [one for topic in topics for one in topic.partitions.all_opened()]
-        offsets = [topic.partitions.offsets() for topic in topics]
+        opened = [one for topic in self.catalogue for one in topic.partitions.all_opened()]
+        start_offsets, end_offsets = self.catalogue.offsets()
         return Statistics(
             log=self._totals.of(opened),
-            topics=len(topics),
-            partitions=sum(len(topic.partitions) for topic in topics),
+            topics=len(self.catalogue),
+            partitions=self.catalogue.partition_count,
             partitions_stopped=sum(partition.stopped is not None for partition in opened),
-            start_offsets=sum(start for start, _ in offsets),
-            end_offsets=sum(end for _, end in offsets),
+            start_offsets=start_offsets,
+            end_offsets=end_offsets,
             transactions_unfinished=self.transactions.unfinished,
             transaction_retries=self.transactions.retries,
             metadata_commits=self.metadata.commits,

@@ -16,9 +16,9 @@ but this page, which is made of
 the command line may import what is behind the page.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -47,6 +47,8 @@ __all__ = [
     "TopicInfo",
     "TransactionUsage",
     "Transactions",
+    "walk_groups",
+    "walk_topics",
 ]
 
 T = TypeVar("T")
@@ -257,3 +259,27 @@ class Engine(Protocol):
     def close(self) -> None:
         """Everything that was accepted is durable on return. Calling it again does nothing."""
         ...
+
+
+# --- lists of everything --------------------------------------------------------------------------
+
+# Names that a walk takes at once. One list of 100,000 would be walked by every collection of garbage while
+# it is filled, 7 ms each time, and everybody waits.
+WALKED_AT_ONCE: Final = 500
+
+
+def walk_topics(engine: Engine) -> Iterator[list[TopicInfo]]:
+    """All topics, page by page in the order of their names, from any thread. One that comes or goes
+    meanwhile may be there or not."""
+    after: str | None = None
+    while names := engine.topic_names(after, WALKED_AT_ONCE):
+        yield [info for info in map(engine.topic, names) if info is not None]
+        after = names[-1]
+
+
+def walk_groups(engine: Engine) -> Iterator[list[str]]:
+    """The names of all groups, in the same way."""
+    after: str | None = None
+    while names := engine.group_names(after, WALKED_AT_ONCE):
+        yield names
+        after = names[-1]

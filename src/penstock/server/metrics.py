@@ -6,6 +6,8 @@ are labels on /metrics/partitions only. Names have base units, and counters end 
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,7 +21,8 @@ from prometheus_client.registry import Collector
 
 from penstock import build_info
 from penstock.broker.broker import Broker
-from penstock.log.engine import Engine, Statistics
+from penstock.log.engine import Engine, Statistics, walk_groups, walk_topics
+from penstock.log.errors import UnknownPartition, UnknownTopic
 from penstock.server.flight.host import FlightHost
 from penstock.server.net.counters import Histogram
 from penstock.server.net.hub import Hub
@@ -33,6 +36,9 @@ RECORDS_BOUNDS: Final = (1, 2, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 50_000
 LAG_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 # Often enough to see a loop that hangs, rarely enough to cost nothing.
 LAG_INTERVAL_S: Final = 0.25
+
+# Samples of one piece of /metrics/partitions: a few milliseconds of the thread that writes them.
+PIECE_SAMPLES: Final = 500
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -79,7 +85,8 @@ class Metrics:
         self.broker: Broker | None = None
         self.engine: Engine | None = None
         self.flight: FlightHost | None = None
-        self._partitions = _registry(_Page(self._list_partitions))
+        # Looks at many files, so once is enough.
+        self._build = build_info()
 
     async def summary(self) -> bytes:
         """Reads the counters on the event loop, which owns them. Summing up the partitions and writing the
@@ -87,14 +94,10 @@ class Metrics:
         engine = self.engine
         found = None if engine is None else await asyncio.to_thread(engine.statistics)
         families = list(self._summarise(found))
-        return await asyncio.to_thread(generate_latest, _registry(_Page(lambda: iter(families))))
-
-    async def partitions(self) -> bytes:
-        """Asks the engine only, which any thread may do."""
-        return await asyncio.to_thread(generate_latest, self._partitions)
+        return await asyncio.to_thread(_text, families)
 
     def _summarise(self, statistics: Statistics | None) -> Iterator[Metric]:
-        info = build_info()
+        info = self._build
         yield _gauge(
             "build_info", "The running version.", 1, version=info.version, python=info.python,
             build=info.kind,
@@ -143,29 +146,44 @@ class Metrics:
         yield _counter("metadata_commits", "Commits of the metadata.", found.metadata_commits)
         yield _counter("metadata_changes", "Changes in them.", found.metadata_changes)
 
-    def _list_partitions(self) -> Iterator[Metric]:
-        if self.engine is None:
-            return
-        labels = ("topic", "partition")
-        start = GaugeMetricFamily(
-            "penstock_partition_log_start_offset", "First offset kept.", labels=labels
-        )
-        end = GaugeMetricFamily(
-            "penstock_partition_log_end_offset", "Next offset to be read.", labels=labels
-        )
-        stopped = GaugeMetricFamily(
-            "penstock_partition_stopped", "1 when it takes no appends.", labels=labels
-        )
-        for topic in self.engine.topics():
-            for number in range(topic.partitions):
-                values = (topic.name, str(number))
-                found = self.engine.partition_info(topic.name, number)
-                start.add_metric(values, found.earliest)
-                end.add_metric(values, found.latest)
-                stopped.add_metric(values, float(found.stopped is not None))
-        yield from (start, end, stopped)
-        yield _group_lag(self.engine)
 
+class PartitionPage:
+    """The text of /metrics/partitions in pieces. Asks the engine only, which any thread may do.
+
+    All samples of a name must stand together, so the second and third of each partition wait for the last
+    partition, as text.
+    """
+
+    def __init__(self, engine: Engine | None) -> None:
+        self._engine = engine
+
+    def pieces(self) -> Iterator[bytes]:
+        if self._engine is None:
+            return
+        waiting: list[list[bytes]] = [[] for _ in PARTITION_GAUGES[1:]]
+        for number, (name, words) in enumerate(PARTITION_GAUGES):
+            head = _text([GaugeMetricFamily(name, words)])
+            if number:
+                waiting[number - 1].append(head)
+            else:
+                yield head
+        places = _partitions(self._engine)
+        while some := list(islice(places, PIECE_SAMPLES)):
+            first, *others = _samples(self._engine, some)
+            yield first
+            for texts, text in zip(waiting, others, strict=True):
+                texts.append(text)
+        for texts in waiting:
+            yield from texts
+        yield from _group_lags(self._engine)
+
+
+PARTITION_GAUGES: Final = (
+    ("penstock_partition_log_start_offset", "First offset kept."),
+    ("penstock_partition_log_end_offset", "Next offset to be read."),
+    ("penstock_partition_stopped", "1 when it takes no appends."),
+)
+GROUP_LAG: Final = ("penstock_group_lag_records", "Records behind the committed offset.")
 
 # By the attribute of Counters.
 _LOG_COUNTERS: Final = {
@@ -266,19 +284,48 @@ def _flight(host: FlightHost) -> Iterator[Metric]:
         yield _counters(name, words, "kind", values)
 
 
-def _group_lag(engine: Engine) -> Metric:
-    family = GaugeMetricFamily(
-        "penstock_group_lag_records",
-        "Records behind the committed offset.",
-        labels=("group", "topic", "partition"),
-    )
-    for group, offsets in engine.groups().items():
-        for (topic, partition), offset in offsets.items():
-            info = engine.topic(topic)
-            if info is not None and partition < info.partitions:
-                _, latest = engine.offsets(topic, partition)
-                family.add_metric((group, topic, str(partition)), max(latest - offset, 0))
-    return family
+def _partitions(engine: Engine) -> Iterator[tuple[str, int]]:
+    for page in walk_topics(engine):
+        for topic in page:
+            for number in range(topic.partitions):
+                yield topic.name, number
+
+
+def _samples(engine: Engine, places: list[tuple[str, int]]) -> list[bytes]:
+    """The lines of each of PARTITION_GAUGES for these partitions, as far as they are still there."""
+    families = [
+        GaugeMetricFamily(name, words, labels=("topic", "partition"))
+        for name, words in PARTITION_GAUGES
+    ]
+    for topic, number in places:
+        with suppress(UnknownTopic, UnknownPartition):
+            found = engine.partition_info(topic, number)
+            values = (found.earliest, found.latest, float(found.stopped is not None))
+            for family, value in zip(families, values, strict=True):
+                family.add_metric((topic, str(number)), value)
+    return [_lines(family) for family in families]
+
+
+def _group_lags(engine: Engine) -> Iterator[bytes]:
+    name, words = GROUP_LAG
+    yield _text([GaugeMetricFamily(name, words)])
+    for groups in walk_groups(engine):
+        family = GaugeMetricFamily(name, words, labels=("group", "topic", "partition"))
+        for group in groups:
+            for (topic, partition), offset in list(engine.group(group).items()):
+                with suppress(UnknownTopic, UnknownPartition):
+                    _, latest = engine.offsets(topic, partition)
+                    family.add_metric((group, topic, str(partition)), max(latest - offset, 0))
+        yield _lines(family)
+
+
+def _text(families: list[Metric]) -> bytes:
+    return generate_latest(_registry(_Page(lambda: iter(families))))
+
+
+def _lines(family: Metric) -> bytes:
+    """Its samples without the two lines that describe it: those stand once above all pieces."""
+    return _text([family]).split(b"\n", 2)[2]
 
 
 class _Page(Collector):

@@ -29,6 +29,10 @@ ENDING: Final = 2
 ENDING_WAITING: Final = 3
 OVER: Final = 4
 
+# One request in so many (a power of two) looks at the clock. A request takes 0.1 ms at the most, and a read
+# with few requests never looks.
+REQUESTS_BETWEEN_LOOKS: Final = 8
+
 # Events.
 WAIT: Final = 0
 GO_ON: Final = 1
@@ -155,6 +159,8 @@ class BaseSession(Generic[Request]):
         # Guards against entering `work` from a callback that is called at once.
         self._working = False
         self._paused = False
+        # Requests are left for a later turn of the event loop.
+        self._gave_way = False
 
     # --- what a protocol adds ---------------------------------------------------------------------
 
@@ -204,6 +210,7 @@ class BaseSession(Generic[Request]):
         self._on(CLOSE)
         self._requests = []
         self._next = 0
+        self._gave_way = False
         self.left()
 
     def drain(self) -> None:
@@ -212,7 +219,9 @@ class BaseSession(Generic[Request]):
 
     def busy(self) -> bool:
         """Whether a close would lose a request or an answer."""
-        return self.state != OVER and (self.waiting or bool(self._slots) or self.has_open_work())
+        return self.state != OVER and (
+            self.waiting or self._gave_way or bool(self._slots) or self.has_open_work()
+        )
 
     def held_bytes(self) -> int:
         """Bytes received and not carried out; the server has a limit for the sum over all sessions."""
@@ -234,10 +243,11 @@ class BaseSession(Generic[Request]):
         self.work()
 
     def work(self) -> None:
-        """Carries out the buffered requests, until one has to wait."""
+        """Carries out the buffered requests, until one has to wait or the turn is over."""
         if self._working:
             return
         self._working = True
+        self._gave_way = False
         try:
             self._perform_all()
             while self.gathered():
@@ -251,6 +261,10 @@ class BaseSession(Generic[Request]):
     def _perform_all(self) -> None:
         while self.state in (READING, ENDING) and not self.stream.congested:
             if self._next < len(self._requests):
+                look = self._next % REQUESTS_BETWEEN_LOOKS == REQUESTS_BETWEEN_LOOKS - 1
+                if look and self.stream.give_way():
+                    self._gave_way = True
+                    break
                 if self._slots:
                     self.send()  # answers that are complete are sent before the session waits
                 if self.perform(self._requests[self._next]):
@@ -277,7 +291,7 @@ class BaseSession(Generic[Request]):
         return False
 
     def _pause_if_behind(self) -> None:
-        """Stops reading while requests wait: for the answers before them, or for the peer."""
+        """Stops reading while requests wait: for the answers before them, for the peer, or for a turn."""
         behind = self.state != OVER and (
             self.waiting or self._next < len(self._requests) or self.stream.congested
         )

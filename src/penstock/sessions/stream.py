@@ -31,6 +31,11 @@ class Stream(Protocol):
         """True while the peer does not read what was sent; then `Session.writable` is called."""
         ...
 
+    def give_way(self) -> bool:
+        """True when this turn of the event loop has taken long enough: the session stops, and
+        `Session.writable` is called in a later turn, behind the others."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Queues bytes; they go out once per loop turn."""
         ...

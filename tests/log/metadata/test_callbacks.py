@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from penstock.log.metadata.callbacks import CALLBACKS_PER_TURN, Callbacks
+from penstock.turns import TURN_S
 
 
 class Loop:
@@ -29,9 +30,14 @@ class Loop:
         return turns
 
 
+def still() -> float:
+    """A clock on which nothing takes any time."""
+    return 1.0
+
+
 def test_many_take_turns_and_keep_their_order() -> None:
     loop, seen = Loop(), list[int]()
-    callbacks = Callbacks(loop.post)
+    callbacks = Callbacks(loop.post, still)
     count = 3 * CALLBACKS_PER_TURN
     callbacks.add(partial(seen.append, number) for number in range(count))
     loop.turn()
@@ -42,6 +48,22 @@ def test_many_take_turns_and_keep_their_order() -> None:
     assert seen == list(range(count + 1))
     callbacks.add([partial(seen.append, -1)])
     assert loop.run() == 1 and seen[-1] == -1
+
+
+def test_a_turn_ends_when_its_time_is_over() -> None:
+    """However few callbacks it has had: each of these takes longer than a turn may."""
+    loop, seen, now_s = Loop(), list[int](), [1.0]
+    callbacks = Callbacks(loop.post, lambda: now_s[0])
+
+    def slow(number: int) -> None:
+        now_s[0] += TURN_S
+        seen.append(number)
+
+    callbacks.add(partial(slow, number) for number in range(5))
+    loop.turn()
+    assert seen == [0, 1]  # the clock is first looked at behind the first
+    assert loop.run() == 2
+    assert seen == list(range(5))
 
 
 def test_those_behind_work_in_steps_wait_and_others_do_not() -> None:

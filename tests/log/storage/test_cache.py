@@ -76,6 +76,21 @@ def test_a_dropped_partition_gives_its_bytes_back() -> None:
     assert cache.used_bytes == 4 * SIZE
 
 
+def test_what_is_left_of_a_drop_goes_in_its_order() -> None:
+    cache = BatchCache(4 * SIZE)
+    one, other = RecentBatches(), RecentBatches()
+    for number in range(2):
+        fill(cache, one, range(number, number + 1))
+        fill(cache, other, range(number, number + 1))
+    cache.drop({one})
+    fill(cache, one, range(7, 9))
+    assert bases(cache.read(other, 0, 20, 1 << 20)) == [0, 10]
+    fill(cache, one, range(9, 10))
+    assert bases(cache.read(other, 10, 20, 1 << 20)) == [10] and not cache.reaches(other, 0)
+    assert bases(cache.read(one, 70, 100, 1 << 20)) == [70, 80, 90]
+    assert cache.used_bytes == 4 * SIZE
+
+
 def test_another_thread_cannot_evict_between_two_looks() -> None:
     """`reaches` looks whether there is a batch, and then at the first one."""
     cache, tail = BatchCache(10 * SIZE), RecentBatches()

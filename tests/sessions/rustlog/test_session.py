@@ -18,7 +18,6 @@ from kit.overriding import Overriding
 from sessions.kit import WAYS, Peer
 
 from penstock.broker.port import DESCRIBED_AT_ONCE
-from penstock.log.engine import TopicInfo
 from penstock.log.errors import LogClosed
 from penstock.log.storage.files import RealFiles
 from penstock.sessions.rustlog.session import MAX_CHANGES, RustLogSession
@@ -178,6 +177,36 @@ def test_a_peer_has_a_number_of_changes_under_way(bench: Bench) -> None:
     assert not peer.outlet.pauses
 
 
+def test_a_read_with_many_requests_takes_turns(bench: Bench) -> None:
+    """Each turn answers what it has carried out; nothing is read meanwhile, and order stays."""
+    peer = connect(bench)
+    peer.outlet.turn_looks = 2
+    names = [f"t{number:03}" for number in range(20)]
+    peer.send(b"".join(json(wire.CreateTopic(name, 1)) for name in names) + json(wire.Ping()))
+    assert 0 < len(bench.engine.topic_names(None, 1_000)) < len(names)
+    assert peer.outlet.pauses == {"answer"} and peer.session.busy()
+    bench.settle()
+    while peer.outlet.pauses:
+        peer.session.writable()
+        bench.settle()
+    assert bench.engine.topic_names(None, 1_000) == names
+    answers = frames(peer.answers())
+    assert len(answers) == len(names) + 1 and b"Pong" in answers[-1]
+    assert not peer.session.busy()
+
+
+def test_an_end_of_input_waits_for_the_turns(bench: Bench) -> None:
+    peer = connect(bench)
+    peer.outlet.turn_looks = 1
+    peer.send(json(wire.Ping()) * 30)
+    peer.session.end_of_input()
+    assert not peer.outlet.is_closed
+    peer.outlet.turn_looks = None
+    peer.session.writable()
+    assert len(frames(peer.answers())) == 30
+    assert peer.outlet.is_closed
+
+
 @pytest.mark.parametrize(
     ("encode", "request_", "found"),
     [
@@ -213,10 +242,10 @@ def test_what_grows_is_made_in_a_thread(
 def test_a_list_that_cannot_be_made_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> list[TopicInfo]:
+    def broken(after: str | None, limit: int) -> list[str]:
         raise LogClosed
 
-    monkeypatch.setattr(bench.broker, "engine", Overriding(bench.engine, topics=broken))
+    monkeypatch.setattr(bench.broker, "engine", Overriding(bench.engine, topic_names=broken))
     peer = connect(bench)
     answers = frames(peer.ask(json(wire.ListTopics()) + json(wire.Ping())))
     assert len(answers) == 2 and b"Error" in answers[0]

@@ -98,7 +98,7 @@ REPLIES: list[tuple[str, bytes, Reply]] = [
     ),
     (
         "00000013 06 00000002 0001 61 00000001 0001 62 00000003",
-        rustlog_binary_reply.encode_list_topics_reply([("a", 1), ("b", 3)]),
+        rustlog_binary_reply.encode_list_topics_reply([[("a", 1)], [], [("b", 3)]]),
         ListTopicsReply([("a", 1), ("b", 3)]),
     ),
     (

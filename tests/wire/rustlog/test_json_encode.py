@@ -87,7 +87,7 @@ def fetch_reply(records: list[tuple[int, bytes]], next_offset: int) -> bytes:
         ),
         (rustlog_json_encode.encode_create_topic_reply(True), '{"CreateTopic":{"success":true}}'),
         (
-            rustlog_json_encode.encode_list_topics_reply([("a", 1), ("b", 3)]),
+            rustlog_json_encode.encode_list_topics_reply([[("a", 1)], [], [("b", 3)]]),
             '{"ListTopics":{"topics":[{"topic":"a","partition_count":1},'
             '{"topic":"b","partition_count":3}]}}',
         ),

@@ -20,13 +20,16 @@ from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topic_log import TopicLog
 from penstock.log.engine import AppendToken, Engine
+from penstock.turns import Turn
 
 # How often due deliveries, expired messages and unused subscriptions are handled without a poll.
 TICK_S = 0.1
 # Of one tick: a few milliseconds of the event loop. The next comes at once when more is due.
 LOOKED_AT_ONCE: Final = 200
-# Subscriptions of a lost connection that are seen to in one turn of the event loop: a millisecond.
+# Subscriptions of a lost connection that are seen to in one turn of the event loop, and those between two
+# looks at the clock: a millisecond, and much more when they lay still for long.
 LEFT_AT_ONCE: Final = 1_000
+LEFT_BETWEEN_LOOKS: Final = 50
 
 logger = logging.getLogger(__name__)
 
@@ -216,16 +219,19 @@ class Subscriptions:
 
     def leave(self, user: object) -> None:
         """The connection is gone; subscriptions that nobody else uses begin to expire."""
-        self._leave_some(user, list(self._by_user.pop(user, ())))
+        self._leave_some(user, self._by_user.pop(user, set()))
 
-    def _leave_some(self, user: object, left: list[Subscription]) -> None:
+    def _leave_some(self, user: object, left: set[Subscription]) -> None:
         now_us = self._clock_us()
-        for subscription in left[-LEFT_AT_ONCE:]:
+        turn = Turn()
+        for number in range(min(len(left), LEFT_AT_ONCE)):
+            if number % LEFT_BETWEEN_LOOKS == 0 and turn.over():
+                break
+            subscription = left.pop()
             subscription.users.discard(user)
             if not subscription.users:
                 subscription.orphaned_us = now_us
                 self._orphans.append((now_us, subscription.id))
-        del left[-LEFT_AT_ONCE:]
         if left:
             self._schedule(0.0, lambda: self._leave_some(user, left))
 

@@ -1,4 +1,4 @@
-"""Callbacks of metadata changes: run in order where completions belong, a few in each turn of the loop.
+"""Callbacks of metadata changes: run in order where completions belong, in turns (turns.py).
 
 One commit may carry thousands of changes, and one change may delete 100,000 records that somebody follows.
 All at once that would stop the loop for as long as it takes.
@@ -6,15 +6,19 @@ All at once that would stop the loop for as long as it takes.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
+
+from penstock.turns import Turn
 
 Post = Callable[[Callable[[], None]], object]
 # It may give an iterator: work in many steps, for which those behind it wait.
 Callback = Callable[[], object]
 
-# Of one turn. The callback of a new topic answers its client and may begin with the next request: 0.1 ms.
+# Of one turn at the most. The callback of a new topic answers its client and may begin with the next
+# request: 0.1 ms, more where memory is cold.
 CALLBACKS_PER_TURN: Final = 24
 
 logger = logging.getLogger(__name__)
@@ -23,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Callbacks:
     """Added from any thread; `post` runs each turn in one thread, or at once in that of the caller."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post, clock_s: Callable[[], float] = time.perf_counter) -> None:
         self._post = post
         self._due: deque[Callback] = deque()
         self._steps: Iterator[object] | None = None
@@ -33,6 +37,7 @@ class Callbacks:
         # A turn runs, and another one was asked for meanwhile, because `post` calls at once.
         self._running = False
         self._again = False
+        self._time = Turn(clock_s)
 
     def add(self, callbacks: Iterable[Callback]) -> None:
         """Raises what `post` raises: the event loop is closed, say."""
@@ -66,6 +71,7 @@ class Callbacks:
 
     def _run_some(self) -> bool:
         """Whether there is more to do."""
+        self._time.begin()
         for _ in range(CALLBACKS_PER_TURN):
             if self._steps is not None:
                 self._step(self._steps)
@@ -76,6 +82,8 @@ class Callbacks:
                     return False
                 callback = self._due.popleft()
             self._call(callback)
+            if self._time.over():
+                break
         return True
 
     def _call(self, callback: Callback) -> None:

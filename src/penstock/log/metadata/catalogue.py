@@ -40,6 +40,7 @@ from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, pr
 from penstock.log.settings import TopicSettings, check_partitions
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.names import TOPICS_DIRECTORY, check_topic_name, directory_name
+from penstock.turns import GrowingDict
 
 # Deleted topics whose files go with one flush of the directory: a few milliseconds of removing.
 REMOVED_AT_ONCE = 256
@@ -90,12 +91,12 @@ class Catalogue:
         self._counters = Space(metadata, COUNTERS, int)
         self._open_partition = open_partition
         self._clock_us = clock_us
-        self._topics: dict[str, Topic] = {}
+        self._topics: GrowingDict[str, Topic] = GrowingDict()
         # Called with every topic that is created or changed.
         self.watchers: list[Callable[[str], None]] = []
         self.partition_count = 0  # of all topics together
         # Directories in use, and their topics; None: of no topic, or still being removed.
-        self._directories: dict[str, Topic | None] = {}
+        self._directories: GrowingDict[str, Topic | None] = GrowingDict()
         self._descriptions = Descriptions(files, self._root, self._is_there)
         # Work to do before the files of a directory are removed, and the directory.
         self._removals: SimpleQueue[tuple[Callable[[], None], str] | None] = SimpleQueue()
@@ -119,7 +120,7 @@ class Catalogue:
             topic = self._add(info, record.directory, ends)
             topic.version = one.version
         self.names = SortedNames(self._topics)
-        for orphan in present - self._directories.keys():
+        for orphan in present - set(self._directories):
             self._directories[orphan] = None
             logger.warning(
                 "%s/%s belongs to no topic in the metadata; left alone", self._root, orphan
@@ -148,7 +149,16 @@ class Catalogue:
         return len(self._topics)
 
     def __iter__(self) -> Iterator[Topic]:
-        return iter(list(self._topics.values()))
+        return self._topics.values()
+
+    def offsets(self) -> tuple[int, int]:
+        """The sums over all partitions of all topics, as far as they are known. From any thread."""
+        starts = ends = 0
+        for topic in self:
+            start, end = topic.partitions.offsets()
+            starts += start
+            ends += end
+        return starts, ends
 
     def find(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -314,7 +324,7 @@ class Catalogue:
         return change
 
     def _forget(self, topic: Topic) -> None:
-        del self._topics[topic.info.name]
+        self._topics.pop(topic.info.name)
         self.names.discard(topic.info.name)
         self._directories[topic.directory] = None
         self.partition_count -= topic.info.partitions
@@ -374,7 +384,7 @@ class Catalogue:
             logger.warning(text, len(removed), error)
             return
         for directory in removed:
-            self._directories.pop(directory, None)
+            self._directories.pop(directory)
 
     def _remove_tree(self, directory: str) -> bool:
         path = f"{self._root}/{directory}"
@@ -389,7 +399,8 @@ class Catalogue:
     def _finish_deletions(self) -> None:
         directories = [deletion.name for deletion in self._deletions.all()]
         # Taken until the deletion is forgotten: a new topic in it would be deleted next time.
-        self._directories.update(dict.fromkeys(directories))
+        for directory in directories:
+            self._directories[directory] = None
         self._remove_files(directories)
 
     def wait_for_removals(self) -> None:

@@ -22,6 +22,7 @@ from penstock.log.records import (
     split_name,
 )
 from penstock.log.storage.names import check_group_name
+from penstock.turns import GrowingDict
 
 
 class GroupOffsets:
@@ -35,7 +36,7 @@ class GroupOffsets:
         self._records = Space(metadata, OFFSETS, OffsetRecord)
         # Of topics that have offsets, or shall get some.
         self._topics = dict(topic_names)
-        self._offsets: dict[str, dict[tuple[str, int], int]] = {}
+        self._offsets: GrowingDict[str, dict[tuple[str, int], int]] = GrowingDict()
         for record in metadata.list(OFFSETS):
             self._put(record)
         self.names = SortedNames(self._offsets)
@@ -57,7 +58,7 @@ class GroupOffsets:
         )
 
     def committed(self, group: str, topic: str, partition: int) -> int | None:
-        return self._offsets.get(group, {}).get((topic, partition))
+        return self.of(group).get((topic, partition))
 
     def delete(self, group: str, topic_ids: Iterable[int]) -> Pending[int]:
         """All offsets of the group on these topics. A commit that comes later makes it anew."""
@@ -70,10 +71,11 @@ class GroupOffsets:
 
     def of(self, group: str) -> Mapping[tuple[str, int], int]:
         """Offsets by topic and partition; none when there is no such group."""
-        return self._offsets.get(group, {})
+        offsets = self._offsets.get(group)
+        return offsets if offsets is not None else {}
 
     def all(self) -> dict[str, dict[tuple[str, int], int]]:
-        return {group: dict(offsets) for group, offsets in list(self._offsets.items())}
+        return {group: dict(offsets) for group, offsets in self._offsets.items()}
 
     def forget_topic(self, topic_id: int) -> None:
         """Its records went in the change that deleted the topic (catalogue.py), and memory with them."""
@@ -97,9 +99,12 @@ class GroupOffsets:
         if topic is None:
             return None
         offset = self._records.decode(record).value.offset
-        known = group in self._offsets
-        self._offsets.setdefault(group, {})[topic, int(partition)] = offset
-        return None if known else group
+        offsets = self._offsets.get(group)
+        if offsets is not None:
+            offsets[topic, int(partition)] = offset
+            return None
+        self._offsets[group] = {(topic, int(partition)): offset}
+        return group
 
     def _remove(self, name: str) -> None:
         topic_id, group, partition = split_name(name)
@@ -109,5 +114,5 @@ class GroupOffsets:
             return
         offsets.pop((topic, int(partition)), None)
         if not offsets:
-            del self._offsets[group]
+            self._offsets.pop(group)
             self.names.discard(group)

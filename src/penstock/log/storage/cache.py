@@ -6,7 +6,7 @@ flushed or not: the partition decides what a reader may see.
 
 import threading
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 
 from penstock.log.batch.view import BatchView
 
@@ -17,32 +17,39 @@ DEFAULT_CACHE_BYTES = 64 * 1024 * 1024
 class RecentBatches:
     """The cached tail of one partition: consecutive batches without a gap."""
 
-    __slots__ = ("bases", "views")
+    __slots__ = ("bases", "numbers", "views")
 
     def __init__(self) -> None:
         self.bases: deque[int] = deque()
         self.views: deque[BatchView] = deque()
+        # The places of the batches in the order of the whole cache.
+        self.numbers: deque[int] = deque()
 
 
 class BatchCache:
     def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.max_bytes = max_bytes
         self.used_bytes = 0
-        self._order: deque[tuple[RecentBatches, int]] = deque()
+        # All batches in the order in which they came, by a number, with their sizes. Not a deque: a
+        # deleted partition takes its batches out of the middle.
+        self._order: OrderedDict[int, tuple[RecentBatches, int]] = OrderedDict()
+        self._next_number = 0
         self._lock = threading.Lock()
 
     def add(self, tail: RecentBatches, view: BatchView, size: int) -> None:
         with self._lock:
             tail.bases.append(view.base_offset)
             tail.views.append(view)
-            self._order.append((tail, size))
+            tail.numbers.append(self._next_number)
+            self._order[self._next_number] = (tail, size)
+            self._next_number += 1
             self.used_bytes += size
             while self.used_bytes > self.max_bytes:
-                oldest, oldest_size = self._order.popleft()
+                _, (oldest, oldest_size) = self._order.popitem(last=False)
                 self.used_bytes -= oldest_size
-                if oldest.bases:
-                    oldest.bases.popleft()
-                    oldest.views.popleft()
+                oldest.bases.popleft()
+                oldest.views.popleft()
+                oldest.numbers.popleft()
 
     def read(
         self, tail: RecentBatches, offset: int, end_offset: int, max_bytes: int
@@ -74,11 +81,11 @@ class BatchCache:
             return bool(bases) and bases[0] <= offset
 
     def drop(self, tails: set[RecentBatches]) -> None:
-        """Forgets partitions that were deleted or stopped. Walks the whole cache once."""
+        """Forgets partitions that were deleted or stopped. Looks at their own batches alone."""
         with self._lock:
             for tail in tails:
+                for number in tail.numbers:
+                    self.used_bytes -= self._order.pop(number)[1]
                 tail.bases.clear()
                 tail.views.clear()
-            kept = deque([entry for entry in self._order if entry[0] not in tails])
-            self.used_bytes = sum([size for _, size in kept])
-            self._order = kept
+                tail.numbers.clear()

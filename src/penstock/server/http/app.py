@@ -11,7 +11,7 @@ Names in paths are percent-encoded, `/` too. What a call means is in api.py, the
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -38,7 +38,7 @@ from penstock.server.http.hosts import (
     check_origin,
 )
 from penstock.server.http.pages import Page, Pages
-from penstock.server.metrics import CONTENT_TYPE, Metrics
+from penstock.server.metrics import CONTENT_TYPE, Metrics, PartitionPage
 from penstock.server.net.peer_log import PeerLog
 
 # Requests are small: names, settings, offsets.
@@ -196,17 +196,21 @@ class HttpApp:
         return _json({"status": self.state}, 200 if self.state == "ready" else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        return await self._shown(request, self.metrics.summary)
+        refused = self._misdirected(request)
+        return refused or Response(await self.metrics.summary(), media_type=CONTENT_TYPE)
 
     async def _partitions(self, request: Request) -> Response:
-        return await self._shown(request, self.metrics.partitions)
+        refused = self._misdirected(request)
+        pieces = self.pages.pieces(PartitionPage(self.metrics.engine))
+        return refused or StreamingResponse(pieces, media_type=CONTENT_TYPE)
 
-    async def _shown(self, request: Request, render: Callable[[], Awaitable[bytes]]) -> Response:
+    def _misdirected(self, request: Request) -> Response | None:
+        """The refusal of a request for another host."""
         try:
             check_host(request, self.names)
         except Misdirected as error:
             return _error(error)
-        return Response(await render(), media_type=CONTENT_TYPE)
+        return None
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         """No such path or method: starlette says so."""

@@ -1,4 +1,4 @@
-"""A page of records as JSON, made off the event loop in small pieces.
+"""Long pages, made off the event loop in small pieces; those of records as JSON.
 
 Ten thousand records take tens of milliseconds to write as JSON. One thread does it for all readers, a piece
 at a time, so that neither the loop nor the interpreter's lock is held for longer than one piece takes.
@@ -7,7 +7,7 @@ at a time, so that neither the loop nor the interpreter's lock is held for longe
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,12 @@ PIECE_BYTES: Final = 128 * 1024
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class Pieces(Protocol):
+    """A page: it is made as it is read."""
+
+    def pieces(self) -> Iterator[bytes]: ...
+
+
 class Pages:
     """The thread that makes pages."""
 
@@ -30,12 +36,17 @@ class Pages:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def pieces(self, page: "Page") -> AsyncIterator[bytes]:
-        """The text of the page, piece by piece."""
+    async def pieces(self, page: Pieces) -> AsyncIterator[bytes]:
+        """The text of the page, piece by piece; a piece may be empty."""
         loop = asyncio.get_running_loop()
         pieces = page.pieces()
-        while piece := await loop.run_in_executor(self._thread, next, pieces, b""):
+        while (piece := await loop.run_in_executor(self._thread, _next_piece, pieces)) is not None:
             yield piece
+
+
+def _next_piece(pieces: Iterator[bytes]) -> bytes | None:
+    """None at the end."""
+    return next(pieces, None)
 
 
 class Page:

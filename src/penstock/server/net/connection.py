@@ -99,6 +99,7 @@ class Connection(Carrier):
         data = bytes(self._hub.read_view[:nbytes])
         self._traffic.bytes_in += nbytes
         self._last_read = self._loop.time()
+        self._hub.turn.begin()
         self.stream.read_begins()
         try:
             if self._tls is not None:

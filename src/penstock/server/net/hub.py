@@ -6,7 +6,7 @@ protocol's name. The life of one connection is in connection.py.
 
 import asyncio
 import ssl
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,6 +15,7 @@ from penstock.server.memory import Relief
 from penstock.server.net.counters import SocketCounters
 from penstock.server.net.peer_log import PeerLog
 from penstock.sessions.stream import Session, Stream
+from penstock.turns import Turn
 
 if TYPE_CHECKING:
     from penstock.server.net.connection import Connection
@@ -67,6 +68,10 @@ class Hub:
         self._relief = Relief(loop.time, lambda work: loop.run_in_executor(None, work))
         self._addresses: Counter[str] = Counter()
         self._unflushed: list[NetStream] = []
+        # A read of a connection begins it. Callbacks that begin none share that of the last one.
+        self.turn = Turn()
+        # Streams whose sessions gave way.
+        self._behind: deque[NetStream] = deque()
         self._short_of_memory: set[NetStream] = set()
 
     def admit(self, connection: "Connection", address: str) -> str | None:
@@ -101,6 +106,24 @@ class Hub:
         streams, self._unflushed = self._unflushed, []
         for stream in streams:
             stream.flush()
+
+    def go_on_later(self, stream: "NetStream") -> None:
+        """The session of the stream has more to do: it continues behind the others."""
+        if not self._behind:
+            self.loop.call_soon(self._go_on)
+        self._behind.append(stream)
+
+    def _go_on(self) -> None:
+        self.turn.begin()
+        for _ in range(len(self._behind)):
+            self._behind[
+                0
+            ].go_on()  # still in the queue: one that gives way again calls for no turn
+            self._behind.popleft()
+            if self.turn.over():
+                break
+        if self._behind:
+            self.loop.call_soon(self._go_on)
 
     # --- memory of all streams together ----------------------------------------------------------
 

@@ -60,6 +60,7 @@ class NetStream:
     """The Stream that a session sees."""
 
     __slots__ = (
+        "_behind",
         "_blocked",
         "_congested",
         "_connection",
@@ -88,6 +89,7 @@ class NetStream:
         self._held = 0
         self._pauses: set[str] = set()
         self._stall_mark = 0
+        self._behind = False  # the session continues in a later turn
         self.ended = False  # the peer sends no more
 
     # --- what the connection calls ----------------------------------------------------------------
@@ -145,6 +147,11 @@ class NetStream:
         self._hub.hold(-self._held)
         self._held = 0
 
+    def go_on(self) -> None:
+        """A turn for the session that gave way."""
+        self._behind = False
+        self._tell_writable()
+
     def drain(self) -> None:
         if self._session is None:
             self.close()
@@ -164,6 +171,14 @@ class NetStream:
     def congested(self) -> bool:
         self._congested = self._congested or self._waiting_bytes() > CONGESTED_BYTES
         return self._congested
+
+    def give_way(self) -> bool:
+        if not self._hub.turn.over():
+            return False
+        if not self._behind:
+            self._behind = True
+            self._hub.go_on_later(self)
+        return True
 
     def write(self, data: bytes) -> None:
         if self._connection.closing:

@@ -4,6 +4,7 @@ J is the protocol document; B is what the existing programs do. The rows of the 
 difference. Both dialects use the same broker.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Protocol
 
 from penstock.broker.errors import BrokerError, Code, from_exception
@@ -45,7 +46,7 @@ class Dialect(Protocol):
     def committed(self, offset: int | None) -> bytes: ...
     def check_partition_count(self, count: int) -> None: ...
     def topic_created(self) -> bytes: ...
-    def topics(self, topics: list[tuple[str, int]]) -> bytes: ...
+    def topics(self, pages: Iterable[list[tuple[str, int]]]) -> bytes: ...
     def topic_description(self, topic: str, high_watermarks: list[int]) -> bytes: ...
     def partition_description(self, topic: str, partition: int, high_watermark: int) -> bytes: ...
     def metrics(self, text: str) -> bytes: ...
@@ -137,11 +138,12 @@ class JsonDialect:
     def topic_created(self) -> bytes:
         return rustlog_json_encode.encode_create_topic_reply(True)
 
-    def topics(self, topics: list[tuple[str, int]]) -> bytes:
+    def topics(self, pages: Iterable[list[tuple[str, int]]]) -> bytes:
+        sizes: list[int] = []
         try:
-            return rustlog_json_encode.encode_list_topics_reply(topics)
+            return rustlog_json_encode.encode_list_topics_reply(_counted(pages, sizes))
         except ValueError:
-            return self.error(0, _too_many(topics))
+            return self.error(0, _too_many(sum(sizes)))
 
     def topic_description(self, topic: str, high_watermarks: list[int]) -> bytes:
         raise BrokerError(Code.INVALID_REQUEST)
@@ -175,8 +177,17 @@ def _add_json_rows(writer: rustlog_json_encode.FetchReplyWriter, view: BatchView
     return taken
 
 
-def _too_many(topics: list[tuple[str, int]]) -> str:
-    return f"the names of {len(topics)} topics do not fit a reply of {wire.MAX_FRAME_BYTES} bytes"
+def _counted(
+    pages: Iterable[list[tuple[str, int]]], sizes: list[int]
+) -> Iterator[list[tuple[str, int]]]:
+    """The same pages; `sizes` gets the size of each."""
+    for page in pages:
+        sizes.append(len(page))
+        yield page
+
+
+def _too_many(count: int) -> str:
+    return f"the names of {count} topics do not fit a reply of {wire.MAX_FRAME_BYTES} bytes"
 
 
 def _unreadable(view: BatchView, offset: int) -> str:
@@ -287,11 +298,12 @@ class BinaryDialect:
     def topic_created(self) -> bytes:
         return rustlog_binary_reply.encode_create_topic_reply()
 
-    def topics(self, topics: list[tuple[str, int]]) -> bytes:
+    def topics(self, pages: Iterable[list[tuple[str, int]]]) -> bytes:
+        sizes: list[int] = []
         try:
-            return rustlog_binary_reply.encode_list_topics_reply(topics)
+            return rustlog_binary_reply.encode_list_topics_reply(_counted(pages, sizes))
         except ValueError:
-            return self.error(self.FAILED, _too_many(topics))
+            return self.error(self.FAILED, _too_many(sum(sizes)))
 
     def topic_description(self, topic: str, high_watermarks: list[int]) -> bytes:
         return rustlog_binary_reply.encode_describe_topic_reply(topic, high_watermarks)

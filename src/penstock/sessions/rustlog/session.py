@@ -167,8 +167,10 @@ class RustLogSession(BaseSession[wire.Frame]):
         slot.reply = dialect.pong()
 
     def _topics(self, dialect: Dialect) -> bytes:
-        found = self._port.topics(self._principal)
-        return dialect.topics([(info.name, info.partitions) for info in found])
+        return dialect.topics(
+            [(info.name, info.partitions) for info in page]
+            for page in self._port.topics(self._principal)
+        )
 
     def _describe(self, dialect: Dialect, request: wire.DescribeTopic, slot: Slot) -> None:
         info = self._port.topic(request.topic)

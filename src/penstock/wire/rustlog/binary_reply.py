@@ -13,6 +13,7 @@ FE Error              code u16, text str
 FF Ping               -
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, final
 
@@ -148,14 +149,19 @@ def encode_create_topic_reply() -> bytes:
     return framed(bytes((CREATE_TOPIC, 1)))
 
 
-def encode_list_topics_reply(topics: list[tuple[str, int]]) -> bytes:
-    writer = BytesWriter()
-    writer.append(u8(LIST_TOPICS))
-    write_number(writer, len(topics))
-    for name, partition_count in topics:
-        write_text(writer, name)
-        write_number(writer, partition_count)
-    return framed(writer.getvalue())
+def encode_list_topics_reply(pages: Iterable[list[tuple[str, int]]]) -> bytes:
+    """Names and partition counts. Pages, because whoever makes them lets others run in between."""
+    entries = BytesWriter()
+    count = 0
+    for page in pages:
+        count += len(page)
+        for name, partition_count in page:
+            write_text(entries, name)
+            write_number(entries, partition_count)
+    head = BytesWriter()
+    head.append(u8(LIST_TOPICS))
+    write_number(head, count)
+    return framed(head.getvalue() + entries.getvalue())
 
 
 def encode_describe_topic_reply(topic: str, high_watermarks: list[int]) -> bytes:

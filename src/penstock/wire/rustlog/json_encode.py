@@ -6,6 +6,7 @@ Reading is in json.py.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Final, final
 
 from librt.strings import BytesWriter, read_i32_le, write_i16_le, write_i32_le
@@ -210,11 +211,14 @@ def encode_create_topic_reply(success: bool) -> bytes:
     return framed(b'{"CreateTopic":{"success":%s}}' % (b"true" if success else b"false"))
 
 
-def encode_list_topics_reply(topics: list[tuple[str, int]]) -> bytes:
-    entries = b",".join(
-        [b'{"topic":%s,"partition_count":%d}' % (_quoted(name), count) for name, count in topics]
-    )
-    return framed(b'{"ListTopics":{"topics":[%s]}}' % entries)
+def encode_list_topics_reply(pages: Iterable[list[tuple[str, int]]]) -> bytes:
+    """Names and partition counts. Pages, because whoever makes them lets others run in between."""
+    entry = b'{"topic":%s,"partition_count":%d}'
+    parts: list[bytes] = []
+    for page in pages:
+        if page:
+            parts.append(b",".join([entry % (_quoted(name), count) for name, count in page]))
+    return framed(b'{"ListTopics":{"topics":[%s]}}' % b",".join(parts))
 
 
 def encode_metrics_reply(text: str) -> bytes:
