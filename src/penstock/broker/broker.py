@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.grants import Grants
 from penstock.broker.access.refusals import Refusals
 from penstock.broker.access.rights import Operation, refusal
 from penstock.broker.counters import ProtocolCounters
@@ -80,6 +81,7 @@ class Broker:
         self.subscriptions = Subscriptions(engine, self.backlog, options, clock_us, schedule)
         self.dead_letters = DeadLetters(self)
         self.refusals = Refusals(clock_us)
+        self._grants = Grants(access)
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: GrowingDict[str, dict[int, AppendToken]] = GrowingDict()
         self._turns = Turns()
@@ -109,7 +111,7 @@ class Broker:
 
     def has_rights(self, principal: Principal) -> bool:
         """False for a principal that may use no topic at all."""
-        return self.access.has_rights(principal)
+        return self._grants.has_any(principal) or self.access.has_rights(principal)
 
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of the principal is revoked."""
@@ -128,11 +130,16 @@ class Broker:
 
         Raises BrokerError NOT_AUTHORIZED, or NOT_AUTHENTICATED when the key was revoked or is missing.
         """
+        if not topics and self._grants.has(principal, operation, name):
+            return
         access = self.access
+        version = access.version
         if not access.still_valid(principal):
             detail = f"the key {principal.name!r} is revoked"
             raise BrokerError(Code.NOT_AUTHENTICATED, detail)
         if access.permits(principal, operation, name, topics):
+            if not topics:
+                self._grants.note(principal, operation, name, version)
             return
         text = refusal(principal.name, operation, name)
         self.refusals.note(principal.name, operation.name, text)
@@ -317,8 +324,8 @@ class Broker:
         """Takes up to `most` messages and reads them; returns how many. `done` may be called before this
         returns, and is not called if there are none."""
         runs = subscription.take(most, max_bytes, self.clock_us())
-        self.dead_letters.bury(subscription)
-        self.backlog.changed_if_settled(subscription)
+        if subscription.has_exhausted:
+            self.dead_letters.bury(subscription)
         if runs:
             self.collect(subscription.topic, runs, done)
         return sum(run.count for run in runs)
@@ -326,10 +333,9 @@ class Broker:
     def acknowledge(
         self, subscription: Subscription, first_tag: int, end_tag: int
     ) -> list[tuple[int, int]]:
-        """Settles [first_tag, end_tag); returns the ranges of it that are unknown or already settled."""
-        unknown = subscription.acknowledge(first_tag, end_tag)
-        self.backlog.changed_if_settled(subscription)
-        return unknown
+        """Settles [first_tag, end_tag); returns the ranges of it that are unknown or already settled. The
+        next tick writes it down: a write for each acknowledgement would cost more than the message."""
+        return subscription.acknowledge(first_tag, end_tag)
 
     def leave(self, user: object) -> None:
         """The stream of this user is gone; what it subscribed to ends after a while."""

@@ -10,25 +10,34 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.log.batch.format import Batch, BatchError
 from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import PartitionInfo, Sizes, TopicInfo, walk_topics
-from penstock.log.errors import NO_SPACE, AppendFailed, CorruptLog, LogClosed, LogError, Overloaded
+from penstock.log.errors import (
+    NO_SPACE,
+    AppendFailed,
+    CorruptLog,
+    LogClosed,
+    LogError,
+    Overloaded,
+    UnknownPartition,
+    UnknownTopic,
+)
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
 from penstock.log.metadata.rebuild import check_metadata_is_there
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.metadata.transaction_rows import TransactionTable
 from penstock.log.metadata_errors import MetadataError
+from penstock.log.options import EngineOptions
 from penstock.log.partitions import cleaner
-from penstock.log.partitions.commit import DEFAULT_THREADS, GroupCommit, Post, call_now
-from penstock.log.partitions.ends import Ends, take_ends, write_ends
+from penstock.log.partitions.commit import GroupCommit, Later, Post, call_now
+from penstock.log.partitions.ends import Ends, take_ends
 from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.gate import gate
-from penstock.log.partitions.opening import Openings, Partitions
+from penstock.log.partitions.opening import Openings, Partitions, note_ends
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.scrub import Scrub
@@ -38,9 +47,9 @@ from penstock.log.pending import Pending
 from penstock.log.settings import TopicSettings
 from penstock.log.statistics import Statistics
 from penstock.log.storage import reader
-from penstock.log.storage.cache import DEFAULT_CACHE_BYTES, BatchCache
+from penstock.log.storage.cache import BatchCache
 from penstock.log.storage.files import FileSystem, RealFiles
-from penstock.log.storage.handles import DEFAULT_OPEN_FILES, HandlePool
+from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.lock import DataDirectoryLock
 from penstock.log.storage.names import METADATA_FILE
 from penstock.log.storage.presence import Presence
@@ -48,15 +57,10 @@ from penstock.log.storage.reader import ReadResult
 from penstock.log.storage.reserve import Reserve
 from penstock.log.storage.steady_clock import SteadyClock, boot_time_s, wall_clock_us
 from penstock.log.transactions.staging import Staging
-from penstock.log.transactions.transactions import DEFAULT_MEMORY_US, Transactions
+from penstock.log.transactions.transactions import Transactions
 
 # Reads that miss the cache wait for the disk: two can wait at the same time without a queue.
 READER_THREADS = 2
-# Accepted and not yet durable, over all partitions and doors: past it appends are refused, however many
-# partitions share it. Four times what one partition may have queued.
-MAX_UNDURABLE_BYTES = 512 * 1024 * 1024
-# Retention and compaction need not be prompt: segments are large and rarely become due.
-MAINTENANCE_INTERVAL_S = 60.0
 # A start after a crash opens the partitions that the last process had not closed, for at most this long.
 # The rest is opened in the background, or earlier when it is used.
 RECOVERY_WAIT_S = 5.0
@@ -66,20 +70,6 @@ __all__ = ["EmbeddedEngine", "EngineOptions", "boot_time_s", "wall_clock_us"]
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    cache_bytes: int = DEFAULT_CACHE_BYTES
-    open_files: int = DEFAULT_OPEN_FILES
-    commit_threads: int = DEFAULT_THREADS
-    defaults: TopicSettings = TopicSettings()
-    maintenance_interval_s: float = MAINTENANCE_INTERVAL_S
-    undurable_bytes: int = MAX_UNDURABLE_BYTES
-    # How long names of committed transactions are remembered; None: for ever.
-    transaction_memory_us: int | None = DEFAULT_MEMORY_US
-    # In this time every sealed segment is read once, to find damage; None: never.
-    scrub_period_us: int | None = None
 
 
 class EmbeddedEngine:
@@ -96,16 +86,17 @@ class EmbeddedEngine:
         monotonic: Callable[[], float] = time.monotonic,
         observe_flush: Callable[[float, int], None] | None = None,
         elapsed_s: Callable[[], float] | None = None,
-        on_loop: bool = False,
+        later: Later | None = None,
     ) -> None:
         """`elapsed_s` confirms the clock (steady_clock.py); without it the wall clock is trusted.
-        `on_loop`: `append` is only called in the thread that `post` calls back in."""
+        `later` calls back after a delay in the thread that `post` calls back in: given where `append` is
+        only called in that thread."""
         self.directory = directory
         self.options = options if options is not None else EngineOptions()
         self.post = post
         self.clock_us = clock_us
         self._monotonic = monotonic
-        self._on_loop = on_loop
+        self._later = later
         self._undurable = UndurableBytes(self.options.undurable_bytes)
         self._observe_flush = observe_flush
         self.files = files if files is not None else RealFiles()
@@ -140,10 +131,11 @@ class EmbeddedEngine:
         self.catalogue = Catalogue(
             self.directory, self.files, self.metadata, self._open_partition, self.clock_us, known
         )
+        self._topics = self.catalogue.by_name
         names = {topic.info.id: topic.info.name for topic in self.catalogue}
         self._groups = GroupOffsets(self.metadata, names, self.clock_us)
-        on_loop = self._on_loop and threads > 0
-        self.commit = GroupCommit(threads, self.post, self._monotonic, on_loop=on_loop)
+        later = self._later if threads else None
+        self.commit = GroupCommit(threads, self.post, self._monotonic, later=later)
         opened.callback(self.commit.close)
         self.transactions = Transactions(
             Staging(self.directory, self.files),
@@ -247,7 +239,7 @@ class EmbeddedEngine:
         return self.catalogue.names.page(after, limit)
 
     def topic(self, name: str) -> TopicInfo | None:
-        topic = self.catalogue.find(name)
+        topic = self._topics.get(name)
         return topic.info if topic is not None else None
 
     def watch_topics(self, watcher: Callable[[str], None]) -> None:
@@ -301,7 +293,7 @@ class EmbeddedEngine:
         return self.catalogue.change(name, changes, partitions)
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo:
-        partitions = self.catalogue.partitions(topic, partition)
+        partitions = self._place(topic, partition).partitions
         ends = partitions.ends(partition)  # first: they go when the partition is open
         if ends is not None and partitions.opened(partition) is None:
             start, end = ends.start_offset, ends.next_offset
@@ -328,18 +320,32 @@ class EmbeddedEngine:
 
     # --- records ---------------------------------------------------------------------------------
 
+    def _place(self, topic: str, partition: int) -> Topic:
+        """The topic, if it has such a partition. Raises UnknownTopic, UnknownPartition."""
+        found = self._topics.get(topic)
+        if found is None:
+            raise UnknownTopic(topic)
+        if not 0 <= partition < found.partitions.count:
+            raise UnknownPartition(topic, partition)
+        return found
+
     def append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
-        partitions = self.catalogue.partitions(topic, partition)
-        found = self.catalogue.get(topic)
+        found = self._place(topic, partition)
+        partitions = found.partitions
         check_record_sizes(batch, found.info.settings.record_bytes)
-        self.reserve.check(partitions.path)
+        if self.reserve.spent:
+            self.reserve.check(partitions.path)
         if self._presence.lost is not None:
             raise AppendFailed(partitions.path, self._presence.lost)
         size = batch.size()
         undurable = self._undurable
         if undurable.total + size > undurable.limit:
             raise Overloaded(partitions.path, f"{undurable.total} bytes wait to be durable")
-        target = self._openings.partition(partitions, partition)
+        target = None
+        if partitions.by_number is not None and not self._openings.waiting:
+            target = partitions.by_number.get(partition)
+        if target is None:
+            target = self._openings.partition(partitions, partition)
         if target is None:
             token = self._openings.append(partitions, partition, batch)
         else:
@@ -355,8 +361,9 @@ class EmbeddedEngine:
     def read(
         self, topic: str, partition: int, offset: int, max_bytes: int, *, early: bool = False
     ) -> Pending[ReadResult]:
-        partitions = self.catalogue.partitions(topic, partition)
-        source = partitions.opened(partition)
+        partitions = self._place(topic, partition).partitions
+        by_number = partitions.by_number
+        source = by_number.get(partition) if by_number is not None else None
         token: Pending[ReadResult] = Pending()
         if source is None:
             self._in_thread(token, lambda: _read(partitions.open(partition), offset, max_bytes))
@@ -369,7 +376,11 @@ class EmbeddedEngine:
         return token
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        partitions = self.catalogue.partitions(topic, partition)
+        partitions = self._place(topic, partition).partitions
+        by_number = partitions.by_number
+        found = by_number.get(partition) if by_number is not None else None
+        if found is not None:
+            return found.start_offset, found.visible_offset
         ends = partitions.ends(partition)  # first: they go when the partition is open
         found = partitions.opened(partition)
         if found is None:
@@ -380,7 +391,7 @@ class EmbeddedEngine:
         return found.start_offset, found.visible_offset
 
     def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]:
-        partitions = self.catalogue.partitions(topic, partition)
+        partitions = self._place(topic, partition).partitions
         token: Pending[int] = Pending()
 
         def find() -> int:
@@ -393,13 +404,13 @@ class EmbeddedEngine:
         return token
 
     def watch(self, topic: str, partition: int, offset: int, callback: Callable[[], None]) -> None:
-        partitions = self.catalogue.partitions(topic, partition)
+        partitions = self._place(topic, partition).partitions
         self._openings.watch(partitions, partition, offset, callback)
 
     def watch_early(
         self, topic: str, partition: int, offset: int, callback: Callable[[], None]
     ) -> None:
-        found = self.catalogue.partitions(topic, partition).opened(partition)
+        found = self._place(topic, partition).partitions.opened(partition)
         if found is not None:  # else it is opened by the watch of what is durable
             found.watch_early(offset, callback)
 
@@ -565,26 +576,15 @@ class EmbeddedEngine:
         self.catalogue.describe(look=False)
         self.catalogue.wait_for_removals()
         self.metadata.close()
-        self._note_ends()
+        if self._presence.lost is None:  # else the directory may hold another log by now
+            note_ends(
+                self.files,
+                self.directory,
+                ((one.directory, one.info.created_us, one.partitions) for one in self.catalogue),
+            )
         self.pool.close()
         self._lock.note_use(self.steady_us())
         self._lock.release()
-
-    def _note_ends(self) -> None:
-        """Without them the next start opens every partition, as after a crash."""
-        if self._presence.lost is not None:
-            return  # the directory may hold another log by now
-        try:
-            write_ends(
-                self.files,
-                self.directory,
-                (
-                    (topic.directory, topic.info.created_us, topic.partitions.all_ends())
-                    for topic in self.catalogue
-                ),
-            )
-        except OSError as error:
-            logger.warning("the ends of the partitions could not be noted: %s", error)
 
 
 def _read(source: Partition, offset: int, max_bytes: int, end: int | None = None) -> ReadResult:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 T_co = TypeVar("T_co", covariant=True)
 
 # Guards the step from "not done" to "done" against a callback being added meanwhile. One lock for all: it
@@ -19,6 +21,7 @@ _lock = threading.Lock()
 logger = logging.getLogger(__name__)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pending(Generic[T_co]):
     """Not done, then for good either a value or an error. Its maker settles it, once."""
 

@@ -63,7 +63,7 @@ def open_engine(
         post=loop.call_soon_threadsafe,
         observe_flush=observe_flush,
         elapsed_s=boot_time_s,
-        on_loop=True,
+        later=loop.call_later,
     )
 
 

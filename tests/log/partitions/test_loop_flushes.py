@@ -12,11 +12,12 @@ from kit.faulty_files import FaultyFile, FaultyFiles
 from kit.limits import HANG_S
 from kit.partitions import read_all
 
-from penstock.log.batch.format import encode_values
+from penstock.log.batch.format import FLAG_AT_MOST_ONCE, encode_values
 from penstock.log.errors import OutcomeUnknown, PartitionStopped
-from penstock.log.partitions.commit import GroupCommit
+from penstock.log.partitions.commit import LATE_FLUSH_S, GroupCommit
 from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.loop_appends import LOOP_WRITE_BYTES
+from penstock.log.partitions.outcome import deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
@@ -31,8 +32,10 @@ class Log:
     def __init__(self, directory: Path, **settings: object) -> None:
         self.files = FaultyFiles(RealFiles())
         self.posted: Queue[Callable[[], None]] = Queue()
+        # What the commit asked for later, with the delay.
+        self.delayed: list[tuple[float, Callable[[], None]]] = []
         self.threads = FlushThreads(1, self.posted.put)
-        self.commit = GroupCommit(0, self.posted.put, write_idle=True, on_loop=True)
+        self.commit = GroupCommit(0, self.posted.put, write_idle=True, later=self.later)
         self.partition = Partition(
             str(directory / "0"),
             TopicSettings().changed(settings),
@@ -46,8 +49,13 @@ class Log:
         while self.commit.step():  # the first segment is begun by a commit thread
             self.turn()
 
-    def append(self, value: bytes = b"v", count: int = 1) -> AppendToken:
-        return self.commit.append(self.partition, encode_values([value] * count, 1))
+    def later(self, delay_s: float, work: Callable[[], None]) -> None:
+        self.delayed.append((delay_s, work))
+
+    def append(self, value: bytes = b"v", count: int = 1, flags: int = 0) -> AppendToken:
+        batch = encode_values([value] * count, 1)
+        batch.flags |= flags
+        return self.commit.append(self.partition, batch)
 
     def turn(self) -> None:
         """Runs the next thing that is posted; waits for it."""
@@ -225,3 +233,34 @@ def test_a_repeat_is_not_answered_before_the_batch_that_it_repeats_is_durable(lo
     served.join(HANG_S)
     log.turn()
     assert [(token.base_offset, token.repeated) for token in tokens] == [(2, False), (2, True)]
+
+
+def test_messages_at_most_once_are_flushed_a_moment_later(log: Log) -> None:
+    first = log.append(b"early", flags=FLAG_AT_MOST_ONCE)
+    second = log.append(b"early too", flags=FLAG_AT_MOST_ONCE)
+    assert log.partition.early_offset == 3, "subscribers need not wait"
+    assert log.posted.empty() and log.partition.visible_offset == 1
+    [(delay_s, flush)] = log.delayed  # one for both
+    assert delay_s == LATE_FLUSH_S
+    flush()
+    log.turn()
+    assert first.done and second.done and log.partition.visible_offset == 3
+
+
+def test_an_append_that_is_waited_for_takes_the_late_ones_with_it(log: Log) -> None:
+    early = log.append(b"early", flags=FLAG_AT_MOST_ONCE)
+    token = log.append(b"second")
+    log.turn()
+    assert early.done and token.done
+    flushes = log.partition.counters.flushes
+    log.delayed.pop()[1]()
+    assert log.posted.empty() and log.partition.counters.flushes == flushes
+    log.append(b"early again", flags=FLAG_AT_MOST_ONCE)
+    assert len(log.delayed) == 1, "the next one is asked for again"
+
+
+def test_a_late_flush_of_a_closed_partition_does_nothing(log: Log) -> None:
+    early = log.append(b"early", flags=FLAG_AT_MOST_ONCE)
+    deliver(log.partition.close())
+    log.delayed.pop()[1]()
+    assert early.done and log.posted.empty()

@@ -142,6 +142,8 @@ class Access:
         self._worker: ThreadPoolExecutor | None = None
         self._slow_logins = LoginQueue()
         self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
+        # Grows with every change of keys, after the change: tells whether an answer that was kept holds.
+        self.version = 0
         # Marks of keys that the configuration had and has no longer, or not with this secret or these
         # rights.
         self._withdrawn: frozenset[bytes] = frozenset()
@@ -164,6 +166,7 @@ class Access:
         self._verified = {}
         self._known_wrong = set()
         self._withdrawn = (self._withdrawn | before) - self._configured_marks()
+        self.version += 1
 
     def _configured_marks(self) -> frozenset[bytes]:
         principals = [candidate.principal for candidate in self._fixed]
@@ -370,6 +373,7 @@ class Access:
         with self._changing:
             row = table.add(name, role, rules, self._clock_us(), salt, digest)
             self._stored = {**self._stored, row.key_id: _stored_candidate(row)}
+            self.version += 1
         _logger.info("API key %r created (%s, topics %s)", name, role, ", ".join(rules))
         if self.development_key:
             _logger.warning("%s still works until the server restarts", DEVELOPMENT_KEY)
@@ -396,6 +400,7 @@ class Access:
                     " for all topics first, or revoke it with --force (HTTP: ?force=true)",
                 )
             self._stored = {i: kept for i, kept in self._stored.items() if i not in found}
+            self.version += 1
             table.revoke(name, self._clock_us())
         _logger.info("API key %r revoked", name)
 

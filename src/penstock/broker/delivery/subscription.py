@@ -313,6 +313,10 @@ class Subscription:
         self._done(run)
         self._counters.expired += run.count
 
+    @property
+    def has_exhausted(self) -> bool:
+        return bool(self._exhausted)
+
     def take_exhausted(self) -> list[Run]:
         """Runs that had their last delivery, for the dead letters."""
         exhausted, self._exhausted = self._exhausted, []

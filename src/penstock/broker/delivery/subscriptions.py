@@ -28,7 +28,7 @@ TICK_S = 0.1
 LOOKED_AT_ONCE: Final = 200
 # Subscriptions of a lost connection that are seen to in one turn of the event loop, and those between two
 # looks at the clock: a millisecond, and much more when they lay still for long.
-LEFT_AT_ONCE: Final = 1_000
+LEFT_AT_ONCE = 1_000
 LEFT_BETWEEN_LOOKS: Final = 50
 
 logger = logging.getLogger(__name__)

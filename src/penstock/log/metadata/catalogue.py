@@ -91,7 +91,8 @@ class Catalogue:
         self._counters = Space(metadata, COUNTERS, int)
         self._open_partition = open_partition
         self._clock_us = clock_us
-        self._topics: GrowingDict[str, Topic] = GrowingDict()
+        # Read by any thread; the engine looks here with every append.
+        self.by_name: GrowingDict[str, Topic] = GrowingDict()
         # Called with every topic that is created or changed.
         self.watchers: list[Callable[[str], None]] = []
         self.partition_count = 0  # of all topics together
@@ -119,7 +120,7 @@ class Catalogue:
                 ends = self._written(record.directory, record.partitions, ends or {})
             topic = self._add(info, record.directory, ends)
             topic.version = one.version
-        self.names = SortedNames(self._topics)
+        self.names = SortedNames(self.by_name)
         for orphan in present - set(self._directories):
             self._directories[orphan] = None
             logger.warning(
@@ -135,7 +136,7 @@ class Catalogue:
 
     def _add(self, info: TopicInfo, directory: str, ends: dict[int, Ends] | None) -> Topic:
         topic = self._topic(info, directory, ends)
-        self._topics[info.name] = topic
+        self.by_name[info.name] = topic
         self.partition_count += info.partitions
         self._directories[directory] = topic
         return topic
@@ -146,10 +147,10 @@ class Catalogue:
         return Topic(info, directory, partitions)
 
     def __len__(self) -> int:
-        return len(self._topics)
+        return len(self.by_name)
 
     def __iter__(self) -> Iterator[Topic]:
-        return self._topics.values()
+        return self.by_name.values()
 
     def offsets(self) -> tuple[int, int]:
         """The sums over all partitions of all topics, as far as they are known. From any thread."""
@@ -161,10 +162,10 @@ class Catalogue:
         return starts, ends
 
     def find(self, name: str) -> Topic | None:
-        return self._topics.get(name)
+        return self.by_name.get(name)
 
     def get(self, name: str) -> Topic:
-        topic = self._topics.get(name)
+        topic = self.by_name.get(name)
         if topic is None:
             raise UnknownTopic(name)
         return topic
@@ -191,7 +192,7 @@ class Catalogue:
         check_topic_name(name)
         settings.check()
         check_partitions(partitions)
-        if name in self._topics:
+        if name in self.by_name:
             raise TopicExists(name)
         directory = self._free_directory(name)
         self._last_id += 1
@@ -203,7 +204,7 @@ class Catalogue:
                 self._counters.put(LAST_TOPIC_ID, info.id),
             )
         )
-        self._topics[name] = topic
+        self.by_name[name] = topic
         self.partition_count += partitions
         self._directories[directory] = topic
         topic.creation = creation
@@ -213,7 +214,7 @@ class Catalogue:
         return topic
 
     def _is_there(self, topic: Describable) -> bool:
-        return self._topics.get(topic.info.name) is topic
+        return self.by_name.get(topic.info.name) is topic
 
     def _tell(self, name: str) -> None:
         for watcher in self.watchers:
@@ -234,7 +235,7 @@ class Catalogue:
         name = topic.info.name
         if change.error is None:
             topic.version = change.result()
-        elif self._topics.get(name) is topic:
+        elif self.by_name.get(name) is topic:
             # Its directory stays taken until the files of a first append are gone.
             self._forget(topic)
 
@@ -264,7 +265,7 @@ class Catalogue:
         outcome: Pending[tuple[int, TopicSettings]],
     ) -> None:
         try:
-            if self._topics.get(topic.info.name) is not topic:
+            if self.by_name.get(topic.info.name) is not topic:
                 raise UnknownTopic(topic.info.name)
             count, settings = _changed(topic.info, changes, partitions)
             record = msgspec.structs.replace(topic.record(), partitions=count, settings=settings)
@@ -324,7 +325,7 @@ class Catalogue:
         return change
 
     def _forget(self, topic: Topic) -> None:
-        self._topics.pop(topic.info.name)
+        self.by_name.pop(topic.info.name)
         self.names.discard(topic.info.name)
         self._directories[topic.directory] = None
         self.partition_count -= topic.info.partitions

@@ -125,11 +125,13 @@ class AppendSide:
         self._pending: list[tuple[Batch, AppendToken]] = []
         self._pending_bytes = 0
         # For commit.py: held by the thread that serves the partition; whether it is in the queue or
-        # being served; its place in the timers; deleted, nobody may work on it any more.
+        # being served; its place in the timers; whether a late flush is on its way; deleted, nobody may
+        # work on it any more.
         self.serving = threading.Lock()
         self._scheduled = False
         self.flush_planned = False
         self.flush_due = False
+        self.flush_is_late = False
         self.forgotten = False
         self._unflushed: list[Entry] = []
         self._unflushed_bytes = 0

@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Final
 
-from penstock.log.batch.format import Batch
+from penstock.log.batch.format import FLAG_AT_MOST_ONCE, Batch
 from penstock.log.partitions.flush_timers import FlushTimers
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
@@ -25,8 +26,13 @@ from penstock.log.partitions.tokens import AppendToken
 
 # fdatasync waits for the device, not for the CPU: four partitions can wait at the same time.
 DEFAULT_THREADS = 4
+# Messages at most once have no answer that waits for the disk, and their subscribers get them before: they
+# are flushed a moment later, when the delivery is over. Readers of what is durable see them then.
+LATE_FLUSH_S: Final = 0.002
 
 Post = Callable[[Callable[[], None]], object]
+# A delay in seconds, and what to call then.
+Later = Callable[[float, Callable[[], None]], object]
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +51,12 @@ class GroupCommit:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         write_idle: bool | None = None,
-        on_loop: bool = False,
+        later: Later | None = None,
     ) -> None:
-        """`on_loop`: `append` is only called in the thread that `post` calls back in."""
+        """`later` calls in the thread that `post` calls back in. It is given where that is an event loop,
+        and `append` is only called there."""
         self.post = post
-        self._on_loop = on_loop
+        self._later = later
         # Where the caller steps by hand, everything is queued unless it says otherwise.
         self._write_idle = threads > 0 if write_idle is None else write_idle
         # Partitions that need a thread; None ends the thread that gets it.
@@ -67,12 +74,15 @@ class GroupCommit:
         written = partition.append_idle(batch) if self._write_idle else None
         if written is None:
             token = partition.append(batch)
-            if not self._on_loop or partition.needs_thread:
+            if self._later is None or partition.needs_thread:
                 self.submit(partition)
             return token
         token, wakes = written
         if not token.done:
-            self._flush(partition)
+            if self._later is not None and batch.flags & FLAG_AT_MOST_ONCE:
+                self._flush_late(partition, self._later)
+            else:
+                self._flush(partition)
         elif partition.needs_timer:
             self.submit(partition)
         if wakes:
@@ -81,8 +91,19 @@ class GroupCommit:
         return token
 
     def _flush(self, partition: Partition) -> None:
-        if not self._on_loop or not partition.start_flush(lambda: self._flushed(partition)):
+        if self._later is None or not partition.start_flush(lambda: self._flushed(partition)):
             self.submit(partition)
+
+    def _flush_late(self, partition: Partition, later: Later) -> None:
+        if not partition.flush_is_late:
+            partition.flush_is_late = True
+            later(LATE_FLUSH_S, lambda: self._flush_now(partition))
+
+    def _flush_now(self, partition: Partition) -> None:
+        """Where nothing has flushed it meanwhile, and nothing is about to."""
+        partition.flush_is_late = False
+        if partition.needs_flush:
+            self._flush(partition)
 
     def _flushed(self, partition: Partition) -> None:
         """A flush that the event loop began is over."""

@@ -93,6 +93,12 @@ class LoopAppends(AppendSide):
             return False
         return not self._flushing.for_loop or self._pending_bytes > LOOP_WRITE_BYTES
 
+    @property
+    def needs_flush(self) -> bool:
+        """Something was written by the event loop and is not flushed, nor being flushed; who closes the
+        partition sees to it."""
+        return bool(self._unflushed) and not self._flushing.running and not self.closed
+
     def start_flush(self, done: Callback) -> bool:
         """Begins to flush what was written; `done` is called when that is over. False when a commit
         thread has to do it."""

@@ -5,9 +5,10 @@ Opening recovers the log and waits for the disk, so it happens in a thread; what
 order (`Openings`). Does not know topics by name, and never closes what it opened: the engine does that.
 """
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,12 +18,15 @@ import msgspec
 from penstock.log.batch.format import Batch
 from penstock.log.errors import LogError, Overloaded, closed_error
 from penstock.log.partitions.appending import MAX_PENDING_BYTES
-from penstock.log.partitions.ends import NOTHING, Ends
+from penstock.log.partitions.ends import NOTHING, Ends, write_ends
 from penstock.log.partitions.outcome import Callback, deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.complaints import append_error
+from penstock.log.storage.files import FileSystem
+
+logger = logging.getLogger(__name__)
 
 
 class OpenPartition(Protocol):
@@ -48,7 +52,8 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
     closed: bool = False
     # The name of the topic, once that was deleted.
     _deleted_topic: str | None = None
-    _opened: dict[int, Partition] | None = None
+    # Those that are open. Read without the lock.
+    by_number: dict[int, Partition] | None = None
     _opening: dict[int, threading.Lock] | None = None
 
     def __len__(self) -> int:
@@ -56,17 +61,17 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
 
     def opened(self, number: int) -> Partition | None:
         """The partition, if it is open."""
-        opened = self._opened
+        opened = self.by_number
         return opened.get(number) if opened is not None else None
 
     def all_opened(self) -> list[Partition]:
         with _lock:
-            return list(self._opened.values()) if self._opened is not None else []
+            return list(self.by_number.values()) if self.by_number is not None else []
 
     def touched(self) -> list[int]:
         """Numbers of those that were ever written, or are open: all others are empty."""
         with _lock:
-            return sorted({*(self._ends or ()), *(self._opened or ())})
+            return sorted({*(self._ends or ()), *(self.by_number or ())})
 
     def ends(self, number: int) -> Ends | None:
         """What is known of a partition that is not open; None when it has to be opened first."""
@@ -126,10 +131,10 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
         partition = self._open(f"{self.path}/{number}", self.settings, self._noted(number))
         with _lock:
             partition.settings = self.settings  # may have changed since
-            if self._opened is None:
-                self._opened = {}
+            if self.by_number is None:
+                self.by_number = {}
             if not self.closed:
-                self._opened[number] = partition
+                self.by_number[number] = partition
             if self._opening is not None:
                 self._opening.pop(number, None)
             if not self.closed:
@@ -146,7 +151,7 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
             self.settings = settings
             if self._ends is not None:
                 self._ends = {number: ends.due_at(0) for number, ends in self._ends.items()}
-            opened = list(self._opened.values()) if self._opened is not None else []
+            opened = list(self.by_number.values()) if self.by_number is not None else []
         for partition in opened:
             partition.settings = settings
 
@@ -174,9 +179,21 @@ class Partitions(msgspec.Struct, eq=False, gc=False):
         """Of all that were ever written, open or not."""
         with _lock:
             ends = dict(self._ends) if self._ends is not None else {}
-            opened = dict(self._opened) if self._opened is not None else {}
+            opened = dict(self.by_number) if self.by_number is not None else {}
         ends.update((number, Ends.of(partition)) for number, partition in opened.items())
         return {number: one for number, one in ends.items() if one != NOTHING}
+
+
+def note_ends(
+    files: FileSystem, directory: str, topics: Iterable[tuple[str, int, Partitions]]
+) -> None:
+    """Of all topics: directory, when it was made, partitions. Without a note the next start opens every
+    partition, as after a crash."""
+    rows = ((path, created_us, partitions.all_ends()) for path, created_us, partitions in topics)
+    try:
+        write_ends(files, directory, rows)
+    except OSError as error:
+        logger.warning("the ends of the partitions could not be noted: %s", error)
 
 
 # --- what waits meanwhile ---------------------------------------------------------------------------
@@ -210,13 +227,13 @@ class Openings:
         self._run = run
         self._post = post
         self._submit = submit
-        self._waiting: dict[Key, _Waiting] = {}
+        self.waiting: dict[Key, _Waiting] = {}
         # Also held while what has waited is handed on. Watchers call back meanwhile, and may ask for more.
         self._lock = threading.RLock()
 
     def partition(self, partitions: Partitions, number: int) -> Partition | None:
         """The open partition, if nothing waits for it any more. Raises OSError where this opens it."""
-        if self._waiting and (partitions, number) in self._waiting:
+        if self.waiting and (partitions, number) in self.waiting:
             return None
         found = partitions.opened(number)
         return found if found is not None or self._run is not None else partitions.open(number)
@@ -249,7 +266,7 @@ class Openings:
 
     def unwatch(self, partitions: Partitions, number: int, callback: Callback) -> None:
         with self._lock:
-            waiting = self._waiting.get((partitions, number))
+            waiting = self.waiting.get((partitions, number))
             if waiting is not None:
                 waiting.watchers = [one for one in waiting.watchers if one[1] != callback]
         partition = partitions.opened(number)
@@ -257,17 +274,17 @@ class Openings:
             partition.unwatch(callback)
 
     def _begin(self, partitions: Partitions, number: int) -> _Waiting:
-        waiting = self._waiting.get((partitions, number))
+        waiting = self.waiting.get((partitions, number))
         if waiting is None:
             assert self._run is not None, "without threads a partition is opened at once"
             self._run(lambda: self._open(partitions, number))
             # The lock is held: nothing is handed on before this.
-            waiting = self._waiting[partitions, number] = _Waiting()
+            waiting = self.waiting[partitions, number] = _Waiting()
         return waiting
 
     def finish(self) -> None:
         """Before a stop: opens what is still waited for, and hands on what was accepted."""
-        for partitions, number in list(self._waiting):
+        for partitions, number in list(self.waiting):
             self._hand_on((partitions, number), *_opened(partitions, number))
 
     def _open(self, partitions: Partitions, number: int) -> None:
@@ -276,14 +293,14 @@ class Openings:
 
     def _hand_on(self, key: Key, partition: Partition | None, error: Exception | None) -> None:
         with self._lock:
-            waiting = self._waiting.get(key)
+            waiting = self.waiting.get(key)
             if waiting is None:
                 return  # `finish` has seen to it
             while partition is not None and waiting.appends:
                 # A callback of a refused one may append, too.
                 self._append_late(partition, *waiting.appends.popleft())
             # Not before: `partition` looks without the lock, and who finds the way free would overtake.
-            del self._waiting[key]
+            del self.waiting[key]
             for _, token in waiting.appends:
                 token.error = error
                 token.complete()

@@ -27,8 +27,12 @@ class Visibility:
 
     def show(self, end_offset: int) -> list[Callback]:
         """Records up to here become visible unless a transaction holds them; returns watchers to wake."""
-        self.offset = max(self.offset, min([end_offset, *self._holds.values()]))
+        if self._holds:
+            end_offset = min(end_offset, *self._holds.values())
+        self.offset = max(self.offset, end_offset)
         self.early = max(self.early, self.offset)
+        if not self._watchers:
+            return []
         due = [callback for offset, callback in self._watchers if offset < self.offset]
         if due:
             self._watchers = [entry for entry in self._watchers if entry[0] >= self.offset]
