@@ -1,0 +1,1 @@
+"""FlyMQ on the wire."""

@@ -1,0 +1,172 @@
+"""Every opcode: the frames of the documents, and any bytes at all."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire.flymq.vectors import VECTORS, Vector
+
+from penstock.wire.flymq import messages as m
+from penstock.wire.flymq.frames import HEADER_BYTES, SDK, SPEC, FlyMQProtocolError
+from penstock.wire.flymq.layout import Kind, Message, Reader, layout_of, read_message, write_message
+from penstock.wire.flymq.opcodes import (
+    OPCODES,
+    Opcode,
+    decode_error,
+    encode_error,
+    encode_reply,
+    encode_request,
+)
+
+REQUESTS = [vector for vector in VECTORS if vector.side == "request"]
+REPLIES = [vector for vector in VECTORS if vector.side == "reply"]
+every_opcode = pytest.mark.parametrize("row", OPCODES.values(), ids=lambda row: row.name)
+
+
+def test_every_opcode_has_its_vectors_in_each_dialect() -> None:
+    for side in ("request", "reply"):
+        for dialect in (SPEC, SDK):
+            shown = {v.opcode for v in VECTORS if v.side == side and dialect in v.dialects}
+            only_sdk = {0x53} if side == "request" and dialect == SPEC else set()
+            assert shown == set(OPCODES) - only_sdk
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=str)
+def test_the_header_of_each_vector(vector: Vector) -> None:
+    assert int.from_bytes(vector.frame[4:8], "big") == len(vector.frame) - HEADER_BYTES
+
+
+@pytest.mark.parametrize("trailing", [b"", b"\x00", b"\xff\xff\xff"])
+@pytest.mark.parametrize("vector", REQUESTS, ids=str)
+def test_requests(vector: Vector, trailing: bytes) -> None:
+    row = OPCODES[vector.opcode]
+    payload = vector.frame[HEADER_BYTES:] + trailing
+    if trailing and row.read is not None:
+        return  # the end of the payload tells their forms apart
+    fields = layout_of(type(vector.message))
+    if trailing and fields and fields[-1][1].name.startswith("optional"):
+        return  # what is behind may be its last field
+    decoded = row.decode_request(payload)
+    assert decoded.request == vector.message
+    assert decoded.sdk == (vector.dialects == (SDK,))
+    if SPEC in vector.dialects or row.number in (0x07, 0x14, 0x53):
+        assert encode_request(vector.opcode, vector.message) == vector.frame
+
+
+@pytest.mark.parametrize("trailing", [b"", b"\x00", b"\xff\xff\xff"])
+@pytest.mark.parametrize("vector", REPLIES, ids=str)
+def test_replies(vector: Vector, trailing: bytes) -> None:
+    assert encode_reply(vector.opcode, vector.message) == vector.frame
+    row = OPCODES[vector.opcode]
+    for dialect in vector.dialects:
+        kind = row.reply_in(dialect)
+        assert isinstance(vector.message, kind)
+        reader = Reader(vector.frame[HEADER_BYTES:] + trailing)
+        assert read_message(kind, reader) == vector.message
+        assert reader.left == len(trailing)
+
+
+@pytest.mark.parametrize("vector", REQUESTS, ids=str)
+def test_a_request_that_is_cut_off_is_refused_or_lacks_an_optional_field(vector: Vector) -> None:
+    row = OPCODES[vector.opcode]
+    payload = vector.frame[HEADER_BYTES:]
+    mode: str | None = getattr(vector.message, "mode", None)
+    needed = sum(
+        len(kind.write(getattr(vector.message, name)))
+        for name, kind in layout_of(type(vector.message))
+        if not kind.name.startswith("optional")
+    )
+    if mode is not None and vector.dialects == (SDK,):
+        needed -= 1
+    for size in range(needed if row.read is None else 0):
+        if mode is not None and vector.dialects == (SPEC,) and size == needed - len(mode) - 1:
+            continue  # a length of one byte that is 0: an empty mode of an SDK
+        with pytest.raises(
+            FlyMQProtocolError, match="invalid binary format: .*(cut off|do not fit)"
+        ):
+            row.decode_request(payload[:size])
+
+
+@every_opcode
+@given(payload=st.binary(max_size=64))
+def test_any_bytes_parse_or_are_refused(row: Opcode, payload: bytes) -> None:
+    for decode in (row.decode_request, lambda data: read_message(row.reply_in(SDK), Reader(data))):
+        try:
+            decode(payload)
+        except FlyMQProtocolError as error:
+            assert error.what
+
+
+# ---- round trips over the table ------------------------------------------------------------------
+
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+_BY_KIND = {
+    "u8": st.integers(0, 255),
+    "u16": st.integers(0, 0xFFFF),
+    "u32": st.integers(0, 0xFFFF_FFFF),
+    "i32": st.integers(-(1 << 31), (1 << 31) - 1),
+    "u64": st.integers(0, (1 << 64) - 1),
+    "i64": st.integers(-(1 << 63), (1 << 63) - 1),
+    "bool": st.booleans(),
+    "str": _TEXT,
+    "bstr": _TEXT,
+    "mode": _TEXT,
+    "filter": _TEXT,
+    "blob": st.binary(max_size=8),
+}
+_MESSAGES = {one.__name__: one for one in vars(m).values() if isinstance(one, type)}
+
+
+def values_of(kind: Kind) -> st.SearchStrategy[object]:
+    name = kind.name.removeprefix("optional ")
+    if name in _BY_KIND:
+        return _BY_KIND[name]
+    if name.startswith("headed list of "):
+        elements = st.lists(messages(_MESSAGES[name.removeprefix("headed list of ")]), max_size=3)
+        return st.tuples(messages(m.FetchedAt), elements)
+    if name.startswith("list of "):
+        inner = name.removeprefix("list of ")
+        return st.lists(values_of(Kind(inner, 0, kind.read, kind.write)), max_size=3)
+    return messages(_MESSAGES[name.removeprefix("sized ")])
+
+
+def messages(message: type[Message]) -> st.SearchStrategy[Message]:
+    return st.builds(message, *[values_of(kind) for _, kind in layout_of(message)])
+
+
+@every_opcode
+@given(data=st.data(), trailing=st.binary(max_size=3))
+def test_what_is_written_is_read_again(row: Opcode, data: st.DataObject, trailing: bytes) -> None:
+    for message in {row.request, row.reply, row.reply_in(SDK)}:
+        value = data.draw(messages(message))
+        reader = Reader(write_message(value) + trailing)
+        assert read_message(message, reader) == value
+        assert reader.left == len(trailing)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_errors_as_the_documents_write_them() -> None:
+    text = "topic not found: t"
+    assert encode_error(SPEC, 1, text) == bytes.fromhex("af01ff01 00000015 00 0012") + text.encode()
+    sdk = bytes.fromhex("af01ff01 00000018 00 0015 01 0012") + text.encode()
+    assert encode_error(SDK, 1, text) == sdk
+
+
+@given(code=st.integers(1, 127), text=st.text(st.characters(codec="utf-8"), max_size=600))
+def test_an_error_for_sdks_is_one_of_the_document_too(code: int, text: str) -> None:
+    frame = encode_error(SDK, code, text)
+    payload = frame[HEADER_BYTES:]
+    found_code, found = decode_error(payload, SDK)
+    assert found_code == code and found == text.encode()[:1000].decode(errors="ignore").rstrip()
+    # As an SDK reads it: u32, str.
+    size = int.from_bytes(payload[4:6], "big")
+    assert payload[0] == 0 and len(payload) == 6 + size
+    # As a reader of the document reads it: bool, str, all of it UTF-8.
+    assert decode_error(payload, SPEC)[1][3:].rstrip() == found
+
+
+@pytest.mark.parametrize("dialect", [SPEC, SDK])
+def test_a_long_error_is_cut(dialect: int) -> None:
+    frame = encode_error(dialect, 5, "ä" * 40_000)
+    assert decode_error(frame[HEADER_BYTES:], dialect)[1] == "ä" * 500
