@@ -16,6 +16,7 @@ class Recorder:
     """An outlet that keeps what was written. `room` bytes may wait before it is congested."""
 
     peer = "127.0.0.1:1"
+    local = "127.0.0.1:2"
 
     def __init__(self, room: int | None = None) -> None:
         self.written = bytearray()

@@ -22,14 +22,16 @@ from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.delivery.subscriptions import LOOKED_AT_ONCE, TICK_S, Subscriptions
 from penstock.broker.errors import BrokerError, Code
+from penstock.broker.groups import GroupRow, Members, rows_of
 from penstock.broker.options import BrokerOptions
-from penstock.broker.records import Records, Turns
+from penstock.broker.records import Part, Records, Turns
 from penstock.log.engine import (
     AppendToken,
     Engine,
     Pending,
     ReadResult,
     TopicInfo,
+    walk_groups,
     walk_topics,
 )
 from penstock.log.settings import TopicSettings, check_partitions
@@ -82,12 +84,14 @@ class Broker:
         self.dead_letters = DeadLetters(self)
         self.refusals = Refusals(clock_us)
         self._grants = Grants(access)
+        self.members = Members()
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: GrowingDict[str, dict[int, AppendToken]] = GrowingDict()
         self._turns = Turns()
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
         self.render_metrics: Callable[[], Pending[str]] = lambda: self.aside(str)
+        self._told_open_login = False
         self._closed = False
         schedule(TICK_S, self._tick)
 
@@ -116,6 +120,18 @@ class Broker:
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of the principal is revoked."""
         return self.access.still_valid(principal)
+
+    def login_is_open(self) -> bool:
+        """Whether any login is welcome, because there is no key to log in with but that of development. It
+        gives no rights; the log says so once."""
+        if self.access.has_keys:
+            return False
+        if not self._told_open_login:
+            self._told_open_login = True
+            logger.warning(
+                "a client logged in with a name and password that nobody checks: there are no API keys"
+            )
+        return True
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -233,6 +249,10 @@ class Broker:
         """Earliest and latest: the first offset kept, and the one after the last visible."""
         return self.engine.offsets(topic, partition)
 
+    def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]:
+        """The first offset whose record is of this time or later; `latest` when there is none."""
+        return self.engine.offset_at_time(topic, partition, time_us)
+
     def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
         self.require(principal, Operation.DELETE_TOPIC, topic)
         change = self.engine.delete_topic(topic)
@@ -276,6 +296,14 @@ class Broker:
         else:
             tokens[partition] = token
         return token
+
+    def place(self, principal: Principal, topic: str, records: Records) -> list[Part]:
+        """Chooses partitions for records that name none, and makes the topic where there is none. Records
+        with a key go to the partition of the key, the others to the one whose turn it is. Nothing is
+        published yet."""
+        self.require(principal, Operation.PUBLISH, topic)
+        partitions = self.ensure_topic(topic, principal.name).partitions
+        return records.parts(partitions, lambda size: self._turns.take(topic, partitions, size))
 
     # --- read ------------------------------------------------------------------------------------
 
@@ -340,6 +368,7 @@ class Broker:
     def leave(self, user: object) -> None:
         """The stream of this user is gone; what it subscribed to ends after a while."""
         self.subscriptions.leave(user)
+        self.members.leave(user)
 
     def in_flight_to(self, user: object) -> bool:
         """Whether deliveries to this user are in flight and not due again."""
@@ -376,14 +405,41 @@ class Broker:
             self._check_room(groups=1)
         return self.engine.commit_offset(group, topic, partition, offset)
 
-    def delete_group(self, principal: Principal, group: str) -> Pending[object]:
-        """Forgets its committed offsets; needs the right on each topic that it has read."""
-        offsets = self.engine.group(group)
-        topics = sorted({topic for topic, _ in offsets})
+    def delete_group(
+        self, principal: Principal, group: str, topic: str | None = None
+    ) -> Pending[object]:
+        """Forgets its committed offsets, on one topic or on all; needs the right on each of them."""
+        found = {name for name, _ in self.engine.group(group)} | self.members.topics(group)
+        topics = sorted(found) if topic is None else [topic]
         self.require(principal, Operation.DELETE_GROUP, group, topics)
-        if not offsets:
+        if not found.intersection(topics):
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
-        return self.engine.delete_group(group)
+        self.members.forget(group, topics)
+        return self.engine.delete_group(group, topic)
+
+    def groups(self, principal: Principal) -> list[GroupRow]:
+        """Every group on every topic that the principal may read, in order. Takes long: for `aside`."""
+        names = {name for page in walk_groups(self.engine) for name in page}
+        rows = [
+            row
+            for name in names.union(self.members.groups())
+            for row in rows_of(name, dict(self.engine.group(name)), self.members)
+            if self.access.permits(principal, Operation.READ_OFFSETS, row.topic)
+        ]
+        return sorted(rows, key=lambda row: (row.topic, row.group))
+
+    def group(self, principal: Principal, group: str, topic: str | None = None) -> GroupRow:
+        """On one topic, or on the first one that the principal may read."""
+        for row in rows_of(group, self.engine.group(group), self.members):
+            if topic in (None, row.topic) and self.access.permits(
+                principal, Operation.READ_OFFSETS, row.topic
+            ):
+                return row
+        raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
+
+    def join_group(self, user: object, group: str, topic: str) -> None:
+        """The stream of this user reads the topic as a member of the group, until it leaves."""
+        self.members.join(user, group, topic)
 
     def committed_offset(
         self, group: str, topic: str, partition: int, *, anywhere: bool = False

@@ -4,11 +4,12 @@ Values only: knows no principals, and writes nothing.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.errors import RecordTooLarge
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import FLAG_AT_MOST_ONCE, Batch, encode_values
+from penstock.log.batch.key_partition import partition_of
 from penstock.log.batch.view import Headers
 
 # What a partition takes of keyless records before the next one has its turn: large enough that runs stay
@@ -18,9 +19,10 @@ TURN_BYTES: Final = 64 * 1024
 
 class Records:
     """Records of one publish, to one topic. Keys and headers stand beside the values, where there are
-    any; `batch` is there when the peer sent columns that are encoded and checked already."""
+    any; `batch` is there when the peer sent columns that are encoded and checked already. `time_us`: of the
+    records, once they are published."""
 
-    __slots__ = ("at_most_once", "batch", "headers", "keys", "values")
+    __slots__ = ("at_most_once", "batch", "headers", "keys", "time_us", "values")
 
     def __init__(
         self,
@@ -36,15 +38,17 @@ class Records:
         self.headers = headers
         self.at_most_once = at_most_once
         self.batch = batch
+        self.time_us = 0
 
     def encoded(self, clock_us: Callable[[], int]) -> Batch:
         """The batch for the log. Raises BatchError for what no batch can hold."""
         if self.batch is not None:
             return self.batch
+        self.time_us = clock_us()
         if self.keys is None and self.headers is None:
-            batch = encode_values(self.values, clock_us())
+            batch = encode_values(self.values, self.time_us)
         else:
-            batch = self._built(clock_us())
+            batch = self._built(self.time_us)
         if self.at_most_once:
             batch.flags |= FLAG_AT_MOST_ONCE
         return batch
@@ -61,6 +65,44 @@ class Records:
         """Raises RecordTooLarge. A batch within the limit has no record over it: none is looked at."""
         if batch.size() > limit and self.values and max(map(len, self.values)) > limit:
             raise RecordTooLarge(limit)
+
+    def some(self, rows: Sequence[int]) -> "Records":
+        """A part of them, by their numbers."""
+        return Records(
+            [self.values[row] for row in rows],
+            None if self.keys is None else [self.keys[row] for row in rows],
+            None if self.headers is None else [self.headers[row] for row in rows],
+            at_most_once=self.at_most_once,
+        )
+
+    def parts(self, partitions: int, turn: Callable[[int], int]) -> "list[Part]":
+        """By the partition of their keys; those without a key take the turn of `turn(bytes)`."""
+        keys = self.keys
+        if partitions == 1:
+            return [Part(0, self, None)]
+        if keys is None:
+            return [Part(turn(sum(map(len, self.values))), self, None)]
+        chosen: dict[int, list[int]] = {}
+        own_turn = -1
+        for row, key in enumerate(keys):
+            if key is not None:
+                partition = partition_of(key, partitions)
+            else:
+                if own_turn < 0:
+                    own_turn = turn(sum(map(len, self.values)))
+                partition = own_turn
+            chosen.setdefault(partition, []).append(row)
+        if len(chosen) == 1:
+            return [Part(next(iter(chosen)), self, None)]
+        return [Part(partition, self.some(rows), rows) for partition, rows in chosen.items()]
+
+
+class Part(NamedTuple):
+    """Records for one partition, and their numbers among those that were placed; None: all of them."""
+
+    partition: int
+    records: Records
+    rows: list[int] | None
 
 
 class Turns:

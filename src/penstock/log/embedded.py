@@ -438,8 +438,8 @@ class EmbeddedEngine:
     def group(self, group: str) -> Mapping[tuple[str, int], int]:
         return self._groups.of(group)
 
-    def delete_group(self, group: str) -> Pending[object]:
-        topics = {topic for topic, _ in self._groups.of(group)}
+    def delete_group(self, group: str, topic: str | None = None) -> Pending[object]:
+        topics = {name for name, _ in self._groups.of(group) if topic in (None, name)}
         return self._groups.delete(group, [self.catalogue.get(name).info.id for name in topics])
 
     def purge_topic(self, topic: str) -> Pending[int]:

@@ -230,8 +230,9 @@ class Engine(Protocol):
         """Committed offsets by topic and partition; none when there is no such group."""
         ...
 
-    def delete_group(self, group: str) -> Pending[object]:
-        """Its offsets are gone, durably, when this is done. A later commit makes it anew."""
+    def delete_group(self, group: str, topic: str | None = None) -> Pending[object]:
+        """Its offsets, on one topic or on all, are gone, durably, when this is done. A later commit makes
+        it anew."""
         ...
 
     def purge_topic(self, topic: str) -> Pending[int]:

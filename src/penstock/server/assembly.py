@@ -154,19 +154,18 @@ def build_hub(
     session_limits = SessionLimits(
         prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
     )
-    sessions = {
-        row.name: _opener(row, broker, session_limits, config.protocols[row.name])
-        for row in PROTOCOLS
-    }
+    sessions = {row.name: _opener(row, broker, session_limits, config) for row in PROTOCOLS}
     return Hub(loop, limits, sessions, tls)
 
 
-def _opener(
-    row: ProtocolRow, broker: Broker, limits: SessionLimits, section: object
-) -> MakeSession:
+def _opener(row: ProtocolRow, broker: Broker, limits: SessionLimits, config: Config) -> MakeSession:
+    section = config.protocols[row.name]
+    advertise = "" if config.server.advertise is None else str(config.server.advertise)
+
     def open_session(stream: Stream) -> Session:
         principal = broker.access.without_login(row.name)
-        return row.session(broker, stream, Terms(limits, row.frame_size, principal, section))
+        terms = Terms(limits, row.frame_size, principal, section, advertise)
+        return row.session(broker, stream, terms)
 
     return open_session
 

@@ -168,7 +168,7 @@ def _first_wire(
 ) -> tuple[str, str | None]:
     """Protocol and listener of the first message: the first usable one of the table. Listeners without TLS
     come first, since they need no host name and no certificate."""
-    for row in PROTOCOLS:
+    for row in (row for row in PROTOCOLS if row.publisher):
         state = facts.without_login.get(
             row.name, "not allowed" if facts.keys == "none" else "ready"
         )

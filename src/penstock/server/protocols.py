@@ -21,6 +21,7 @@ from penstock.server.config.kinds import (
     time,
 )
 from penstock.wire.blipmq import frames as blipmq
+from penstock.wire.flymq import frames as flymq
 from penstock.wire.primitives import frame_size
 from penstock.wire.rustlog import frames as rustlog
 
@@ -39,6 +40,8 @@ class Terms:
     frame_size: "FrameSize"
     principal: "Principal"
     section: Any
+    # The address that peers are told to connect to; empty: the one that they have connected to.
+    advertise: str = ""
 
 
 class ProtocolSection(Section, frozen=True):
@@ -185,6 +188,35 @@ def _open_rustlog(port: "Port", stream: "Stream", terms: Terms) -> "Session":
     )
 
 
+# --- FlyMQ ----------------------------------------------------------------------------------------
+
+
+class FlymqConfig(ProtocolSection, frozen=True):
+    dialect: Annotated[
+        Literal["auto", "spec", "sdk"],
+        "Layout of some answers: as the document has it, as the SDKs read it, or auto: as the document "
+        "until a request shows an SDK. A login shows nothing, so SDKs that log in need sdk.",
+    ] = "auto"
+    principal: Annotated[Text, "Connections act as this user until they log in."] = "anonymous"
+
+    def acts_as(self) -> str | None:
+        return self.principal
+
+
+def _open_flymq(port: "Port", stream: "Stream", terms: Terms) -> "Session":
+    from penstock.sessions.flymq.session import FlyMQSession
+
+    return FlyMQSession(
+        port,
+        stream,
+        terms.limits,
+        terms.frame_size,
+        terms.principal,
+        dialect=terms.section.dialect,
+        advertise=terms.advertise,
+    )
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
@@ -210,6 +242,15 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         section=RustlogConfig,
         publisher="penstock.cli.outbox:open_rustlog",
         subscriber="penstock.cli.sub:follow_rustlog",
+    ),
+    ProtocolRow(
+        name="flymq",
+        title="FlyMQ",
+        begins=flymq.begins,
+        frame_size=flymq.frame_size,
+        session=_open_flymq,
+        listeners={"flymq": None},
+        section=FlymqConfig,
     ),
 )
 

@@ -27,6 +27,11 @@ class Stream(Protocol):
         ...
 
     @property
+    def local(self) -> str:
+        """The address of ours that the peer has connected to."""
+        ...
+
+    @property
     def congested(self) -> bool:
         """True while the peer does not read what was sent; then `Session.writable` is called."""
         ...

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire.flymq.vectors import VECTORS, Vector
 
+from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.frames import HEADER_BYTES, SDK, SPEC, FlyMQProtocolError
 from penstock.wire.flymq.layout import Kind, Message, Reader, layout_of, read_message, write_message
@@ -81,7 +82,7 @@ def test_a_request_that_is_cut_off_is_refused_or_lacks_an_optional_field(vector:
         if mode is not None and vector.dialects == (SPEC,) and size == needed - len(mode) - 1:
             continue  # a length of one byte that is 0: an empty mode of an SDK
         with pytest.raises(
-            FlyMQProtocolError, match="invalid binary format: .*(cut off|do not fit)"
+            FlyMQProtocolError, match=r"invalid binary format: .*(cut off|do not fit)"
         ):
             row.decode_request(payload[:size])
 
@@ -113,7 +114,9 @@ _BY_KIND = {
     "filter": _TEXT,
     "blob": st.binary(max_size=8),
 }
-_MESSAGES = {one.__name__: one for one in vars(m).values() if isinstance(one, type)}
+_MESSAGES = {
+    one.__name__: one for one in (*vars(a).values(), *vars(m).values()) if isinstance(one, type)
+}
 
 
 def values_of(kind: Kind) -> st.SearchStrategy[object]:

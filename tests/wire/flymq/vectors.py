@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.frames import SDK, SPEC
 from penstock.wire.flymq.layout import Message
@@ -45,9 +46,9 @@ def told(opcode: int, text: str, message: Message, dialects: tuple[int, ...] = B
 
 
 OK = m.Ok(True, "OK")
-_AL = m.User("al", ["consumer"], [], True, 0x65A21E80, 0x65A21E80)
-_QUERY = m.AuditQuery(0, 0, [], "al", "", "", "", 100, 0)
-_EVENT = m.AuditEvent("e", TIME_MS, "t", "al", "", "", "", "", "n1", [m.AuditDetail("k", "v")])
+_AL = a.User("al", ["consumer"], [], True, 0x65A21E80, 0x65A21E80)
+_QUERY = a.AuditQuery(0, 0, [], "al", "", "", "", 100, 0)
+_EVENT = a.AuditEvent("e", TIME_MS, "t", "al", "", "", "", "", "n1", [a.AuditDetail("k", "v")])
 
 CORE = [
     ask(
@@ -135,39 +136,39 @@ SCHEMAS = [
     ask(
         0x10,
         "AF 01 10 01 0000000E  0001 75  04 6A736F6E  00000002 7B7D",
-        m.RegisterSchema("u", "json", b"{}"),
+        a.RegisterSchema("u", "json", b"{}"),
     ),
-    told(0x10, "AF 01 10 01 0000000C  0001 75  04 6A736F6E  00000001", m.SchemaRow("u", "json", 1)),
-    ask(0x11, "AF 01 11 01 00000007  0001 75  00000000", m.SchemaVersion("u", 0)),
+    told(0x10, "AF 01 10 01 0000000C  0001 75  04 6A736F6E  00000001", a.SchemaRow("u", "json", 1)),
+    ask(0x11, "AF 01 11 01 00000007  0001 75  00000000", a.SchemaVersion("u", 0)),
     told(
         0x11,
         "AF 01 11 01 00000027  00000001  0001 75  04 6A736F6E  00000001"
         ' 00000002 7B7D  08 "backward"  0000018D01472400',
-        m.Schema([m.SchemaRow("u", "json", 1)], b"{}", "backward", TIME_MS),
+        a.Schema([a.SchemaRow("u", "json", 1)], b"{}", "backward", TIME_MS),
     ),
-    ask(0x12, "AF 01 12 01 00000002  0000", m.SchemaFilter("")),
+    ask(0x12, "AF 01 12 01 00000002  0000", a.SchemaFilter("")),
     told(
         0x12,
         "AF 01 12 01 00000010  00000001  0001 75  04 6A736F6E  00000001",
-        m.SchemaRows([m.SchemaRow("u", "json", 1)]),
+        a.SchemaRows([a.SchemaRow("u", "json", 1)]),
     ),
-    ask(0x13, "AF 01 13 01 00000009  0001 75  00000002 7B7D", m.ValidateSchema("u", b"{}")),
+    ask(0x13, "AF 01 13 01 00000009  0001 75  00000002 7B7D", a.ValidateSchema("u", b"{}")),
     told(
         0x13,
         'AF 01 13 01 00000020  00  00000001  0019 "missing required field: a"',
-        m.Validity(False, ["missing required field: a"]),
+        a.Validity(False, ["missing required field: a"]),
     ),
-    told(0x13, "AF 01 13 01 00000005  01  00000000", m.Validity(True, [])),
+    told(0x13, "AF 01 13 01 00000005  01  00000000", a.Validity(True, [])),
     ask(
         0x14,
         "AF 01 14 01 0000000C  0001 74  0001 75  00000002 7B7D",
-        m.ProduceWithSchema("t", "u", b"{}"),
+        a.ProduceWithSchema("t", "u", b"{}"),
         (SPEC,),
     ),
     ask(
         0x14,
         "AF 01 14 01 0000000C  0001 74  00000002 7B7D  0001 75",
-        m.SdkProduceWithSchema("t", b"{}", "u"),
+        a.SdkProduceWithSchema("t", b"{}", "u"),
         (SDK,),
     ),
     told(
@@ -175,40 +176,40 @@ SCHEMAS = [
         "AF 01 14 01 0000001F  0001 74  00000000  000000000000002A  0000018D01472400  FFFFFFFF  00000002",
         m.RecordMetadata("t", 0, 42, TIME_MS, -1, 2),
     ),
-    ask(0x15, "AF 01 15 01 00000007  0001 75  00000001", m.SchemaVersion("u", 1)),
+    ask(0x15, "AF 01 15 01 00000007  0001 75  00000001", a.SchemaVersion("u", 1)),
     told(0x15, "AF 01 15 01 00000005 01 0002 4F4B", OK),
 ]
 
 QUEUES = [
-    ask(0x20, "AF 01 20 01 00000007  0001 74  0000000A", m.FetchDeadLetters("t", 10)),
+    ask(0x20, "AF 01 20 01 00000007  0001 74  0000000A", a.FetchDeadLetters("t", 10)),
     told(
         0x20,
         "AF 01 20 01 00000017  00000001  0002 6D31  00000001 76  0004 626F6F6D  00000003",
-        m.DeadLetters([m.DeadLetter("m1", b"v", "boom", 3)]),
+        a.DeadLetters([a.DeadLetter("m1", b"v", "boom", 3)]),
     ),
-    ask(0x21, "AF 01 21 01 00000007  0001 74  0002 6D31", m.ReplayById("t", "m1")),
-    ask(0x21, "AF 01 21 01 0000000B  0001 74  0000000000000005", m.ReplayByOffset("t", 5)),
-    ask(0x21, 'AF 01 21 01 0000000B  0001 74  0006 "abcdef"', m.ReplayById("t", "abcdef")),
+    ask(0x21, "AF 01 21 01 00000007  0001 74  0002 6D31", a.ReplayById("t", "m1")),
+    ask(0x21, "AF 01 21 01 0000000B  0001 74  0000000000000005", a.ReplayByOffset("t", 5)),
+    ask(0x21, 'AF 01 21 01 0000000B  0001 74  0006 "abcdef"', a.ReplayById("t", "abcdef")),
     told(0x21, "AF 01 21 01 00000005 01 0002 4F4B", OK),
     ask(0x22, "AF 01 22 01 00000003  0001 74", m.Topic("t")),
     told(0x22, "AF 01 22 01 00000005 01 0002 4F4B", OK),
     ask(
         0x30,
         "AF 01 30 01 00000010  0001 74  00000001 76  0000000000001388",
-        m.ProduceDelayed("t", b"v", 5000),
+        a.ProduceDelayed("t", b"v", 5000),
     ),
     told(
         0x30,
         "AF 01 30 01 0000001F  0001 74  00000000  0000000000000000  0000018D01472400  FFFFFFFF  00000001",
         m.RecordMetadata("t", 0, 0, TIME_MS, -1, 1),
     ),
-    ask(0x31, 'AF 01 31 01 0000000C  000A "delayed-17"', m.CancelDelayed("delayed-17")),
-    ask(0x31, "AF 01 31 01 0000000B  0001 74  0000000000000011", m.CancelDelayedOf("t", 17)),
+    ask(0x31, 'AF 01 31 01 0000000C  000A "delayed-17"', a.CancelDelayed("delayed-17")),
+    ask(0x31, "AF 01 31 01 0000000B  0001 74  0000000000000011", a.CancelDelayedOf("t", 17)),
     told(0x31, "AF 01 31 01 00000005 01 0002 4F4B", OK),
     ask(
         0x35,
         "AF 01 35 01 00000010  0001 74  00000001 76  000000000000EA60",
-        m.ProduceWithTtl("t", b"v", 60_000),
+        a.ProduceWithTtl("t", b"v", 60_000),
     ),
     told(
         0x35,
@@ -216,15 +217,15 @@ QUEUES = [
         m.RecordMetadata("t", 0, 42, TIME_MS, -1, 1),
     ),
     ask(0x40, "AF 01 40 01 00000000", m.Nothing()),
-    told(0x40, "AF 01 40 01 00000008  0005 74786E2D31  01", m.TransactionDone("txn-1", True)),
-    ask(0x41, "AF 01 41 01 00000007  0005 74786E2D31", m.Transaction("txn-1")),
-    told(0x41, "AF 01 41 01 00000008  0005 74786E2D31  01", m.TransactionDone("txn-1", True)),
-    ask(0x42, "AF 01 42 01 00000007  0005 74786E2D31", m.Transaction("txn-1")),
-    told(0x42, "AF 01 42 01 00000008  0005 74786E2D31  00", m.TransactionDone("txn-1", False)),
+    told(0x40, "AF 01 40 01 00000008  0005 74786E2D31  01", a.TransactionDone("txn-1", True)),
+    ask(0x41, "AF 01 41 01 00000007  0005 74786E2D31", a.Transaction("txn-1")),
+    told(0x41, "AF 01 41 01 00000008  0005 74786E2D31  01", a.TransactionDone("txn-1", True)),
+    ask(0x42, "AF 01 42 01 00000007  0005 74786E2D31", a.Transaction("txn-1")),
+    told(0x42, "AF 01 42 01 00000008  0005 74786E2D31  00", a.TransactionDone("txn-1", False)),
     ask(
         0x43,
         "AF 01 43 01 0000000F  0005 74786E2D31  0001 74  00000001 76",
-        m.TransactionProduce("txn-1", "t", b"v"),
+        a.TransactionProduce("txn-1", "t", b"v"),
     ),
     told(
         0x43,
@@ -248,7 +249,8 @@ CLUSTER = [
     ask(0x53, "AF 01 53 01 00000003  0001 74", m.ClusterMetadataOf("t"), (SDK,)),
     told(
         0x53,
-        'AF 01 53 01 00000046  000A "standalone"  00000001  0001 74  00000001  00000000 0002 6E31 0005 3A39303932'
+        'AF 01 53 01 00000046  000A "standalone"  00000001  0001 74  00000001  00000000'
+        " 0002 6E31 0005 3A39303932"
         " 0000000000000001 0006 6F6E6C696E65 00000001 0002 6E31 00000001 0002 6E31",
         m.ClusterMetadata(
             "standalone",
@@ -354,20 +356,20 @@ ACCESS = [
     ask(
         0x73,
         "AF 01 73 01 00000019  0002 616C  0002 7077  0000  00000001 0008 636F6E73756D6572  01",
-        m.UserRequest("al", "pw", "", ["consumer"], True),
+        a.UserRequest("al", "pw", "", ["consumer"], True),
     ),
     told(
         0x73,
         "AF 01 73 01 00000027  0002 616C  00000001 0008 636F6E73756D6572  00000000  01"
         " 0000000000000000 0000000000000000",
-        m.User("al", ["consumer"], [], True, 0, 0),
+        a.User("al", ["consumer"], [], True, 0, 0),
     ),
-    ask(0x74, "AF 01 74 01 00000004  0002 616C", m.UserName("al")),
+    ask(0x74, "AF 01 74 01 00000004  0002 616C", a.UserName("al")),
     told(0x74, "AF 01 74 01 00000005  01 0002 616C", m.Ok(True, "al")),
     ask(
         0x75,
         "AF 01 75 01 00000014  0002 616C  0000  0000  00000001 0005 61646D696E  01",
-        m.UserRequest("al", "", "", ["admin"], True),
+        a.UserRequest("al", "", "", ["admin"], True),
     ),
     told(0x75, "AF 01 75 01 00000005  01 0002 616C", m.Ok(True, "al")),
     ask(0x76, "AF 01 76 01 00000000", m.Nothing()),
@@ -375,31 +377,31 @@ ACCESS = [
         0x76,
         "AF 01 76 01 0000002B  00000001  0002 616C  00000001 0008 636F6E73756D6572  00000000  01"
         " 0000000065A21E80 0000000065A21E80",
-        m.Users([_AL]),
+        a.Users([_AL]),
     ),
-    ask(0x77, "AF 01 77 01 00000004  0002 616C", m.UserName("al")),
+    ask(0x77, "AF 01 77 01 00000004  0002 616C", a.UserName("al")),
     told(
         0x77,
         "AF 01 77 01 0000002D  0002 616C  00000001 0008 636F6E73756D6572  00000001 0004 72656164  01"
         " 0000000065A21E80 0000000065A21E80",
-        m.User("al", ["consumer"], ["read"], True, 0x65A21E80, 0x65A21E80),
+        a.User("al", ["consumer"], ["read"], True, 0x65A21E80, 0x65A21E80),
     ),
     ask(
         0x78,
         "AF 01 78 01 00000010  0001 74  00  00000001 0002 616C  00000000",
-        m.SetRule("t", False, ["al"], []),
+        a.SetRule("t", False, ["al"], []),
     ),
     told(0x78, "AF 01 78 01 00000004  01 0001 74", m.Ok(True, "t")),
     ask(0x79, "AF 01 79 01 00000003  0001 74", m.Topic("t")),
     told(
         0x79,
         "AF 01 79 01 00000012  0001 74  01 00 00  00000001 0002 616C  00000000",
-        m.Rule("t", True, False, False, ["al"], []),
+        a.Rule("t", True, False, False, ["al"], []),
     ),
     told(
         0x79,
         "AF 01 79 01 0000000E  0001 74  00 00 01  00000000  00000000",
-        m.Rule("t", False, False, True, [], []),
+        a.Rule("t", False, False, True, [], []),
     ),
     ask(0x7A, "AF 01 7A 01 00000003  0001 74", m.Topic("t")),
     told(0x7A, "AF 01 7A 01 00000004  01 0001 74", m.Ok(True, "t")),
@@ -407,12 +409,12 @@ ACCESS = [
     told(
         0x7B,
         "AF 01 7B 01 00000016  00000001  0001 74  01 00  00000001 0002 616C  00000000  01",
-        m.Rules([m.RuleRow("t", True, False, ["al"], [])], True),
+        a.Rules([a.RuleRow("t", True, False, ["al"], [])], True),
     ),
     ask(
         0x7C,
         "AF 01 7C 01 00000013  0002 616C  0003 6E6577  0003 6F6C64  00000000  00",
-        m.UserRequest("al", "new", "old", [], False),
+        a.UserRequest("al", "new", "old", [], False),
     ),
     told(0x7C, "AF 01 7C 01 00000005  01 0002 616C", m.Ok(True, "al")),
     ask(0x7D, "AF 01 7D 01 00000000", m.Nothing()),
@@ -420,7 +422,7 @@ ACCESS = [
         0x7D,
         'AF 01 7D 01 0000003D  00000001  0008 "consumer"  00000001 0004 72656164'
         '  0023 "Read-only access (consume messages)"',
-        m.Roles([m.Role("consumer", ["read"], "Read-only access (consume messages)")]),
+        a.Roles([a.Role("consumer", ["read"], "Read-only access (consume messages)")]),
     ),
 ]
 
@@ -433,15 +435,15 @@ AUDIT = [
         0x80,
         'AF 01 80 01 00000035  00000001  00000028  0001 "e" 0000018D01472400 0001 "t" 0002 "al"'
         ' 0000 0000 0000 0000 0002 "n1" 00000001 0001 "k" 0001 "v"  00000001  00',
-        m.AuditEvents([_EVENT], 1, False),
+        a.AuditEvents([_EVENT], 1, False),
     ),
     ask(
         0x81,
         f"AF 01 81 01 0000002F  00000026 {_QUERY_HEX}  0003 637376",
-        m.AuditExport(_QUERY, "csv"),
+        a.AuditExport(_QUERY, "csv"),
     ),
     told(
-        0x81, "AF 01 81 01 0000000C  0003 637376  00000003 49440A", m.AuditExported("csv", b"ID\n")
+        0x81, "AF 01 81 01 0000000C  0003 637376  00000003 49440A", a.AuditExported("csv", b"ID\n")
     ),
 ]
 

@@ -353,6 +353,11 @@ class Access:
     # ---- keys ------------------------------------------------------------------------------------
 
     @property
+    def has_keys(self) -> bool:
+        """Whether a key can log in now, other than that of development."""
+        return bool(self._configured or self._stored)
+
+    @property
     def has_stored_keys(self) -> bool:
         """Whether a key was ever stored here, also if it is revoked by now."""
         return self._table is not None and self._table.was_used()

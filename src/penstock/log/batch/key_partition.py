@@ -13,6 +13,14 @@ FNV_PRIME: Final = 16777619
 _MASK: Final = 0xFFFFFFFF
 
 
+def partition_of(key: bytes, partitions: i64) -> int:
+    """For one key."""
+    hashed: i64 = FNV_OFFSET
+    for byte in key:
+        hashed = ((hashed ^ i64(byte)) * FNV_PRIME) & _MASK
+    return hashed % partitions
+
+
 def partitions_of(offsets: bytes, keys: bytes, partitions: i64) -> bytes:
     """For a whole column: i32 offsets (one more than rows) into `keys`. Gives i32 little-endian."""
     rows: i64 = (len(offsets) >> 2) - 1

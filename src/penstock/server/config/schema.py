@@ -54,6 +54,11 @@ class ServerConfig(Section, frozen=True):
         "Where the log and its metadata live. Empty: $XDG_DATA_HOME/penstock when that is set, "
         "else ./penstock-data.",
     ] = DEFAULT_DATA_DIRECTORY
+    advertise: Annotated[
+        Listener | None,
+        "The host:port that clients are told to connect to, where a protocol tells them one; off: "
+        "the address that they have connected to.",
+    ] = None
     drain_time_us: Annotated[Time, "How long open work may take to finish at a stop."] = (
         10 * SECOND_US
     )

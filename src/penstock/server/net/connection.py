@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from mypy_extensions import mypyc_attr
 
+from penstock.server.net.address import Address
 from penstock.server.net.counters import UNDECIDED
 from penstock.server.net.hub import Hub
 from penstock.server.net.sniff import Verdict, sniff, sniff_tls
@@ -77,7 +78,7 @@ class Connection(Carrier):
         name = transport.get_extra_info("peername")
         if name:
             self._address = name[0]
-            self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+            self.peer = _shown(name)
         reason = self._hub.admit(self, self._address)
         if reason is not None:
             self.closing = True
@@ -91,6 +92,9 @@ class Connection(Carrier):
         # Writes are gathered in the stream: the transport need not wait, and tells when the kernel is full.
         self._transport.set_write_buffer_limits(high=0)
         self._timer = self._loop.call_later(self._hub.limits.login_time_s, self._login_is_late)
+
+    def local_address(self) -> str:
+        return _shown(self._transport.get_extra_info("sockname"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._hub.read_view
@@ -319,3 +323,8 @@ class Connection(Carrier):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _shown(name: tuple[str, int]) -> str:
+    """Host and port of a socket, as in a configuration."""
+    return str(Address(name[0], name[1]))

@@ -34,6 +34,9 @@ class Carrier:
         self.closing = True
         self.is_lost = True
 
+    def local_address(self) -> str:
+        return ""
+
     def unsent_bytes(self) -> int:
         return 0
 
@@ -166,6 +169,10 @@ class NetStream:
     @property
     def peer(self) -> str:
         return self._connection.peer
+
+    @property
+    def local(self) -> str:
+        return self._connection.local_address()
 
     @property
     def congested(self) -> bool:

@@ -3,7 +3,8 @@
 sdk    count u32, next_offset u64, count x (offset u64, key blob, value blob)
 spec   count u32, count x (key blob, value blob, offset u64), next_offset u64
 
-blob = u32 length and bytes, all big-endian; an empty key stands for none. FETCH_BINARY is always as in sdk.
+blob = u32 length and bytes, all big-endian; an empty key stands for none.
+FETCH_BINARY is always as in sdk.
 """
 
 from typing import Final, final
@@ -11,7 +12,14 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64
 
-from penstock.wire.flymq.frames import FLAG_BINARY, HEADER_BYTES, MAGIC, SDK, VERSION
+from penstock.wire.flymq.frames import (
+    FLAG_BINARY,
+    HEADER_BYTES,
+    MAGIC,
+    MAX_PAYLOAD_BYTES,
+    SDK,
+    VERSION,
+)
 from penstock.wire.primitives import put_u32, write_u64
 
 # For each message beside its key and value: two lengths and the offset.
@@ -80,7 +88,8 @@ class FetchReplyWriter:
         self, buffer: bytes, key_at: i64, key_end: i64, value_at: i64, value_end: i64, offset: i64
     ) -> bool:
         cost: i64 = MESSAGE_OVERHEAD + (key_end - key_at) + (value_end - value_at)
-        if self.full or (self.count > 0 and cost > self._room):
+        most: i64 = self._room if self.count else MAX_PAYLOAD_BYTES - REPLY_OVERHEAD
+        if self.full or cost > most:
             self.full = True
             return False
         writer = self._writer

@@ -1,8 +1,8 @@
 """FlyMQ: frames, and the two dialects in which a connection may speak.
 
-Every request and reply is a header and a payload. The layouts of the payloads are in opcodes.py; PRODUCE and
-FETCH, which carry the messages, have compiled code of their own (produce.py, fetch.py). Does not know what a
-request does.
+Every request and reply is a header and a payload. The layouts of the payloads are in messages.py; PRODUCE
+and FETCH, which carry the messages, have compiled code of their own (produce.py, fetch.py). Does not know
+what a request does.
 
     byte    0       1         2        3       4                   8
             magic   version   opcode   flags   payload length      payload

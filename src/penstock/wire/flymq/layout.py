@@ -31,8 +31,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Reader:
-    """A position in a payload; each read names the field in its error. `sdk`: a field has the form that only
-    an SDK sends."""
+    """A position in a payload; each read names the field in its error. `sdk`: a field has the form that
+    only an SDK sends."""
 
     __slots__ = ("_payload", "position", "sdk")
 
@@ -141,8 +141,8 @@ def _write_blob(value: bytes) -> bytes:
 
 
 def _read_filter(reader: Reader, field: str) -> str | None:
-    """Every SDK sends it, empty or not; the document has none. One whose length reaches past the end counts as
-    empty, as for the existing server."""
+    """Every SDK sends it, empty or not; the document has none. One whose length reaches past the end counts
+    as empty, as for the existing server."""
     if reader.left < 2:
         return None
     reader.sdk = True

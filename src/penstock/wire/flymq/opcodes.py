@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.frames import ERROR, SDK, SPEC, FlyMQProtocolError, framed
 from penstock.wire.flymq.layout import Message, Reader, read_message, write_message
@@ -65,9 +66,9 @@ def _parsed(message: type[Message], payload: bytes) -> tuple[Message, bool] | No
 
 
 def _read_produce_with_schema(payload: bytes) -> Decoded:
-    """Topic, then schema and data in either order: the one that ends with the payload. If both do, it is that
-    of the Python SDK."""
-    for form, sdk in ((m.SdkProduceWithSchema, True), (m.ProduceWithSchema, False)):
+    """Topic, then schema and data in either order: the one that ends with the payload. If both do, it is
+    that of the Python SDK."""
+    for form, sdk in ((a.SdkProduceWithSchema, True), (a.ProduceWithSchema, False)):
         found = _parsed(form, payload)
         if found is not None and found[1]:
             return Decoded(found[0], sdk)
@@ -79,18 +80,18 @@ def _read_replay(payload: bytes) -> Decoded:
     reader = Reader(payload)
     read_message(m.Topic, reader)
     by_offset = reader.left == 8 and reader.take(2, "id") != b"\x00\x06"
-    form = m.ReplayByOffset if by_offset else m.ReplayById
+    form = a.ReplayByOffset if by_offset else a.ReplayById
     return Decoded(read_message(form, Reader(payload)), False)
 
 
 def _read_cancel(payload: bytes) -> Decoded:
     """The id that PRODUCE_DELAYED answered, as a text, or as a number behind the topic."""
-    found = _parsed(m.CancelDelayed, payload)
+    found = _parsed(a.CancelDelayed, payload)
     if found is not None and not found[1]:
-        longer = _parsed(m.CancelDelayedOf, payload)
+        longer = _parsed(a.CancelDelayedOf, payload)
         found = found if longer is None else longer
     if found is None:
-        return Decoded(read_message(m.CancelDelayed, Reader(payload)), False)
+        return Decoded(read_message(a.CancelDelayed, Reader(payload)), False)
     return Decoded(found[0], False)
 
 
@@ -108,28 +109,28 @@ _ROWS: Final = (
     Opcode(0x09, "DELETE_TOPIC", m.Topic, m.Ok),
     Opcode(0x0A, "CONSUME_ZERO_COPY", m.Consume, m.Consumed),
     Opcode(FETCH_BINARY, "FETCH_BINARY", m.Fetch, m.SdkFetched),
-    Opcode(0x10, "REGISTER_SCHEMA", m.RegisterSchema, m.SchemaRow),
-    Opcode(0x11, "GET_SCHEMA", m.SchemaVersion, m.Schema),
-    Opcode(0x12, "LIST_SCHEMAS", m.SchemaFilter, m.SchemaRows),
-    Opcode(0x13, "VALIDATE_SCHEMA", m.ValidateSchema, m.Validity),
+    Opcode(0x10, "REGISTER_SCHEMA", a.RegisterSchema, a.SchemaRow),
+    Opcode(0x11, "GET_SCHEMA", a.SchemaVersion, a.Schema),
+    Opcode(0x12, "LIST_SCHEMAS", a.SchemaFilter, a.SchemaRows),
+    Opcode(0x13, "VALIDATE_SCHEMA", a.ValidateSchema, a.Validity),
     Opcode(
         0x14,
         "PRODUCE_WITH_SCHEMA",
-        m.ProduceWithSchema,
+        a.ProduceWithSchema,
         m.RecordMetadata,
         read=_read_produce_with_schema,
     ),
-    Opcode(0x15, "DELETE_SCHEMA", m.SchemaVersion, m.Ok),
-    Opcode(0x20, "FETCH_DLQ", m.FetchDeadLetters, m.DeadLetters),
-    Opcode(0x21, "REPLAY_DLQ", m.ReplayById, m.Ok, read=_read_replay),
+    Opcode(0x15, "DELETE_SCHEMA", a.SchemaVersion, m.Ok),
+    Opcode(0x20, "FETCH_DLQ", a.FetchDeadLetters, a.DeadLetters),
+    Opcode(0x21, "REPLAY_DLQ", a.ReplayById, m.Ok, read=_read_replay),
     Opcode(0x22, "PURGE_DLQ", m.Topic, m.Ok),
-    Opcode(0x30, "PRODUCE_DELAYED", m.ProduceDelayed, m.RecordMetadata),
-    Opcode(0x31, "CANCEL_DELAYED", m.CancelDelayed, m.Ok, read=_read_cancel),
-    Opcode(0x35, "PRODUCE_WITH_TTL", m.ProduceWithTtl, m.RecordMetadata),
-    Opcode(0x40, "TXN_BEGIN", m.Nothing, m.TransactionDone),
-    Opcode(0x41, "TXN_COMMIT", m.Transaction, m.TransactionDone),
-    Opcode(0x42, "TXN_ROLLBACK", m.Transaction, m.TransactionDone),
-    Opcode(0x43, "TXN_PRODUCE", m.TransactionProduce, m.RecordMetadata),
+    Opcode(0x30, "PRODUCE_DELAYED", a.ProduceDelayed, m.RecordMetadata),
+    Opcode(0x31, "CANCEL_DELAYED", a.CancelDelayed, m.Ok, read=_read_cancel),
+    Opcode(0x35, "PRODUCE_WITH_TTL", a.ProduceWithTtl, m.RecordMetadata),
+    Opcode(0x40, "TXN_BEGIN", m.Nothing, a.TransactionDone),
+    Opcode(0x41, "TXN_COMMIT", a.Transaction, a.TransactionDone),
+    Opcode(0x42, "TXN_ROLLBACK", a.Transaction, a.TransactionDone),
+    Opcode(0x43, "TXN_PRODUCE", a.TransactionProduce, m.RecordMetadata),
     Opcode(0x50, "CLUSTER_JOIN", m.ClusterJoin, m.Ok),
     Opcode(0x51, "CLUSTER_LEAVE", m.Nothing, m.Ok),
     Opcode(0x52, "CLUSTER_STATUS", m.Nothing, m.ClusterStatus),
@@ -146,19 +147,19 @@ _ROWS: Final = (
     Opcode(0x69, "LEAVE_GROUP", m.LeaveGroup, m.Ok),
     Opcode(AUTH, "AUTH", m.Auth, m.AuthReply, m.SdkAuthReply),
     Opcode(0x72, "WHOAMI", m.Nothing, m.WhoAmI),
-    Opcode(0x73, "USER_CREATE", m.UserRequest, m.User),
-    Opcode(0x74, "USER_DELETE", m.UserName, m.Ok),
-    Opcode(0x75, "USER_UPDATE", m.UserRequest, m.Ok),
-    Opcode(0x76, "USER_LIST", m.Nothing, m.Users),
-    Opcode(0x77, "USER_GET", m.UserName, m.User),
-    Opcode(0x78, "ACL_SET", m.SetRule, m.Ok),
-    Opcode(0x79, "ACL_GET", m.Topic, m.Rule),
+    Opcode(0x73, "USER_CREATE", a.UserRequest, a.User),
+    Opcode(0x74, "USER_DELETE", a.UserName, m.Ok),
+    Opcode(0x75, "USER_UPDATE", a.UserRequest, m.Ok),
+    Opcode(0x76, "USER_LIST", m.Nothing, a.Users),
+    Opcode(0x77, "USER_GET", a.UserName, a.User),
+    Opcode(0x78, "ACL_SET", a.SetRule, m.Ok),
+    Opcode(0x79, "ACL_GET", m.Topic, a.Rule),
     Opcode(0x7A, "ACL_DELETE", m.Topic, m.Ok),
-    Opcode(0x7B, "ACL_LIST", m.Nothing, m.Rules),
-    Opcode(0x7C, "PASSWORD_CHANGE", m.UserRequest, m.Ok),
-    Opcode(0x7D, "ROLE_LIST", m.Nothing, m.Roles),
-    Opcode(0x80, "AUDIT_QUERY", m.AuditQuery, m.AuditEvents),
-    Opcode(0x81, "AUDIT_EXPORT", m.AuditExport, m.AuditExported),
+    Opcode(0x7B, "ACL_LIST", m.Nothing, a.Rules),
+    Opcode(0x7C, "PASSWORD_CHANGE", a.UserRequest, m.Ok),
+    Opcode(0x7D, "ROLE_LIST", m.Nothing, a.Roles),
+    Opcode(0x80, "AUDIT_QUERY", a.AuditQuery, a.AuditEvents),
+    Opcode(0x81, "AUDIT_EXPORT", a.AuditExport, a.AuditExported),
 )
 # By number. AUTH_RESPONSE and ERROR are no requests, and so unknown opcodes.
 OPCODES: Final[dict[int, Opcode]] = {row.number: row for row in _ROWS}
@@ -182,8 +183,8 @@ def encode_error(dialect: int, code: int, text: str) -> bytes:
     text = raw.decode("utf-8", "ignore")
     if dialect == SPEC:
         return framed(ERROR, write_message(m.Ok(False, text)))
-    # A reader of the document takes code and length for three characters of the text, so each of these bytes
-    # is one of ASCII. Where the low byte of the length would not be, blanks make the text longer.
+    # A reader of the document takes code and length for three characters of the text, so each of these
+    # bytes is one of ASCII. Where the low byte of the length would not be, blanks make the text longer.
     size = len(text.encode())
     if size & 0x80:
         text += " " * ((size | 0xFF) + 1 - size)

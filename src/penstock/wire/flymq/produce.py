@@ -1,9 +1,11 @@
 """PRODUCE, split and answered in runs: an object for each run of messages, not for each message.
 
-    request   topic str, key blob (empty: none), value blob, partition i32 (-1 or missing: the server chooses)
-    reply     topic str, partition i32, offset u64, timestamp_ms i64, key_size i32 (-1: none), value_size i32
+    request   topic str, key blob (empty: none), value blob, partition i32 (-1 or missing: ours to choose)
+    reply     topic str, partition i32, offset u64, timestamp_ms i64, key_size i32 (-1: none),
+              value_size i32
 
-    str = u16 length and UTF-8, blob = u32 length and bytes, all big-endian. Bytes behind the fields are ignored.
+    str = u16 length and UTF-8, blob = u32 length and bytes, all big-endian. Bytes behind the fields are
+    ignored.
 
 PRODUCE frames that follow each other with one topic and one partition field are one run. A frame that is
 compressed, or that does not parse, is left to the caller as it is. Hot: compiled by mypyc.
@@ -39,7 +41,8 @@ _COMPRESSION_BITS: Final = 0x0E
 
 @final
 class ProduceRun:
-    """Messages of consecutive PRODUCE frames. `keys`: None where no message has one. `size`: of the frames."""
+    """Messages of consecutive PRODUCE frames. `keys`: None where no message has one. `size`: of the
+    frames."""
 
     def __init__(self, topic: bytes, partition: i64) -> None:
         self.topic = topic

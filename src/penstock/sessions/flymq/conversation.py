@@ -1,0 +1,131 @@
+"""What the operations of FlyMQ use of their session: who asks, the broker, the dialect, and ways to answer.
+
+The session (session.py) finds requests and calls the operations; the operations (topics.py, reading.py,
+produces.py, groups.py, cluster.py) know of it what stands here.
+"""
+
+from collections.abc import Callable
+
+from penstock.broker.access.access import Principal
+from penstock.broker.errors import BrokerError, Code
+from penstock.broker.port import Port
+from penstock.log.engine import Pending, TopicInfo
+from penstock.sessions.base import BaseSession, Slot
+from penstock.sessions.flymq.refusals import refusal
+from penstock.sessions.stream import FrameSize, SessionLimits, Stream
+from penstock.wire.flymq.frames import SDK, SPEC
+from penstock.wire.flymq.layout import Message
+from penstock.wire.flymq.opcodes import Opcode, encode_error, encode_reply
+from penstock.wire.flymq.produce import Item
+
+
+class Call:
+    """One request that is being carried out, and the slot of its answer."""
+
+    __slots__ = ("opcode", "request", "slot")
+
+    def __init__(self, opcode: Opcode, request: Message, slot: Slot) -> None:
+        self.opcode = opcode
+        self.request = request
+        self.slot = slot
+
+
+class Conversation(BaseSession[Item]):
+    protocol = "flymq"
+
+    def __init__(
+        self,
+        port: Port,
+        stream: Stream,
+        limits: SessionLimits,
+        frame_size: FrameSize,
+        principal: Principal,
+        *,
+        dialect: str = "auto",
+        advertise: str = "",
+    ) -> None:
+        """`principal`: the one that a peer acts as before it logs in. `dialect`: auto, spec or sdk.
+        `advertise`: the address that peers are told; empty: the one that they have connected to."""
+        super().__init__(stream, limits, port.counters["flymq"], frame_size)
+        self.port = port
+        self.principal = principal
+        self.dialect = SDK if dialect == "sdk" else SPEC
+        self.dialect_is_fixed = dialect != "auto"
+        self._advertise = advertise
+        self.is_logged_in = False
+        # Changes of the metadata whose answers wait for the disk.
+        self.changes = 0
+        # Whether requests behind the one that is carried out have to wait for its answer: it must not show
+        # what they change, or decides what they may do.
+        self.blocking = False
+        if port.has_rights(principal):
+            stream.logged_in()
+
+    @property
+    def address(self) -> str:
+        """Where peers reach this server."""
+        return self._advertise or self.stream.local
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicInfo:
+        info = self.port.topic(name)
+        if info is None:
+            raise BrokerError(Code.UNKNOWN_TOPIC)
+        return info
+
+    def check_partition(self, topic: str, partition: int) -> None:
+        if not 0 <= partition < self.topic(topic).partitions:
+            raise BrokerError(Code.UNKNOWN_PARTITION)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def reply(self, call: Call, message: Message) -> None:
+        """An answer that is known at once."""
+        call.slot.reply = self._encoded(call, message)
+
+    def reply_later(self, call: Call, message: Message) -> None:
+        """From a callback."""
+        self.settle(call.slot, self._encoded(call, message))
+
+    def refuse(self, call: Call, error: BaseException) -> None:
+        call.slot.reply = self.error_to(call.opcode.name, call.request, error)
+
+    def refuse_later(self, call: Call, error: BaseException) -> None:
+        self.settle(call.slot, self.error_to(call.opcode.name, call.request, error))
+
+    def error_to(self, name: str, request: Message | None, error: BaseException) -> bytes:
+        self.counters.errors[name] += 1
+        return encode_error(self.dialect, *refusal(name, request, error))
+
+    def _encoded(self, call: Call, message: Message) -> bytes:
+        try:
+            return encode_reply(call.opcode.number, message)
+        except ValueError as error:  # longer than a frame may be
+            too_long = BrokerError(Code.INVALID_REQUEST, f"the answer is too long: {error}")
+            return self.error_to(call.opcode.name, call.request, too_long)
+
+    def reply_when_durable(self, call: Call, change: Pending[object], message: Message) -> None:
+        self.changes += 1
+
+        def written(done: Pending[object]) -> None:
+            self.changes -= 1
+            if done.error is None:
+                self.reply_later(call, message)
+            else:
+                self.refuse_later(call, done.error)
+
+        change.on_done(self.guarded(written))
+
+    def reply_aside(self, call: Call, make: Callable[[], Message]) -> None:
+        """Builds the answer in a thread: for answers that grow with the number of topics or groups."""
+        self.blocking = True
+
+        def made(done: Pending[Message]) -> None:
+            self.blocking = False
+            if done.error is None:
+                self.reply_later(call, done.result())
+            else:
+                self.refuse_later(call, done.error)
+
+        self.port.aside(make).on_done(self.guarded(made))

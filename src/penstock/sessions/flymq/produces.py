@@ -1,0 +1,131 @@
+"""PRODUCE: a run of them is one batch for each partition, and one answer that holds a reply for each.
+
+A run comes from one read (wire/flymq/produce.py), so no request is delayed for it. Partitions are as the
+peer says; where it says none, they follow from the keys, and records without a key take turns.
+"""
+
+from penstock.broker.access.rights import Operation
+from penstock.broker.errors import BrokerError, Code, RecordTooLarge
+from penstock.broker.records import Part, Records
+from penstock.errors import PenstockError
+from penstock.log.engine import AppendToken
+from penstock.sessions.base import Slot
+from penstock.sessions.flymq.conversation import Conversation
+from penstock.sessions.flymq.refusals import partition_text
+from penstock.wire.flymq.produce import (
+    ANY_PARTITION,
+    ProduceRun,
+    encode_produced,
+    encode_produced_one,
+)
+
+NAME = "PRODUCE"
+MILLISECOND_US = 1_000
+
+
+def produce(session: Conversation, run: ProduceRun) -> None:
+    count = len(run.values)
+    session.counters.frames_in += count
+    session.counters.frames_out += count
+    session.counters.messages_in += count
+    slot = session.hold(run.size)
+    answers = _Answers(session, run, slot)
+    try:
+        parts = _parts(session, run)
+    except PenstockError as error:
+        slot.reply = answers.error(error) * count
+        return
+    answers.begin(parts)
+
+
+def _parts(session: Conversation, run: ProduceRun) -> list[Part]:
+    records = Records(run.values, run.keys)
+    if run.partition == ANY_PARTITION:
+        return session.port.place(session.principal, run.topic_name, records)
+    session.port.require(session.principal, Operation.PUBLISH, run.topic_name)
+    info = session.port.ensure_topic(run.topic_name)
+    if not 0 <= run.partition < info.partitions:
+        raise BrokerError(Code.UNKNOWN_PARTITION, partition_text(NAME, run.partition))
+    return [Part(run.partition, records, None)]
+
+
+class _Answers:
+    """Gathers the answers of one run; its slot is filled when all of its parts are written."""
+
+    __slots__ = ("_left", "_replies", "_run", "_session", "_slot")
+
+    def __init__(self, session: Conversation, run: ProduceRun, slot: Slot) -> None:
+        self._session = session
+        self._run = run
+        self._slot = slot
+        self._left = 0
+        # By record, where the run went to more than one partition.
+        self._replies: list[bytes] = []
+
+    def error(self, error: BaseException) -> bytes:
+        return self._session.error_to(NAME, None, error)
+
+    def begin(self, parts: list[Part]) -> None:
+        """Every part is counted before the first is appended: its callback may come at once."""
+        if parts[0].rows is not None:
+            self._replies = [b""] * len(self._run.values)
+        self._left = len(parts)
+        for part in parts:
+            self._append(part)
+
+    def _append(self, part: Part) -> None:
+        try:
+            token = self._session.port.publish(
+                self._session.principal, self._run.topic_name, part.partition, part.records
+            )
+        except RecordTooLarge as error:
+            self._append_singly(part, error)
+            return
+        except PenstockError as refused:
+            # Not `error` again: compiled, a name has one type in a function.
+            self._refuse(part, refused)
+            return
+        token.on_done(self._session.guarded(lambda done: self._written(part, done)))
+
+    def _append_singly(self, part: Part, error: RecordTooLarge) -> None:
+        """Perhaps only one record is too large: the others are stored."""
+        rows = part.rows if part.rows is not None else list(range(len(self._run.values)))
+        if len(rows) == 1:
+            self._refuse(part, error)
+            return
+        if not self._replies:
+            self._replies = [b""] * len(self._run.values)
+        self._left += len(rows) - 1
+        for number, row in enumerate(rows):
+            self._append(Part(part.partition, part.records.some([number]), [row]))
+
+    def _written(self, part: Part, token: AppendToken) -> None:
+        if token.error is not None:
+            self._refuse(part, token.error)
+            return
+        time_ms = part.records.time_us // MILLISECOND_US
+        offset = token.base_offset
+        if part.rows is None:
+            self._slot.reply = encode_produced(self._run, part.partition, offset, time_ms)
+        else:
+            for number, row in enumerate(part.rows):
+                self._replies[row] = encode_produced_one(
+                    self._run, row, part.partition, offset + number, time_ms
+                )
+        self._part_is_done()
+
+    def _refuse(self, part: Part, error: BaseException) -> None:
+        reply = self.error(error)
+        if part.rows is None:
+            self._slot.reply = reply * len(self._run.values)
+        for row in part.rows or ():
+            self._replies[row] = reply
+        self._part_is_done()
+
+    def _part_is_done(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        if self._replies:
+            self._slot.reply = b"".join(self._replies)
+        self._session.go_on()
