@@ -30,6 +30,7 @@ FREE_PORTS = {
     "listeners.tcp": "127.0.0.1:0",
     "listeners.blipmq": "127.0.0.1:0",
     "listeners.rustlog": "127.0.0.1:0",
+    "listeners.flymq": "127.0.0.1:0",
     # A process of its own, and a second to start it: for those who want it.
     "listeners.flight": "off",
     "listeners.http": "127.0.0.1:0",

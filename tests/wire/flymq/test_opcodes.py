@@ -20,7 +20,7 @@ from penstock.wire.flymq.opcodes import (
 
 REQUESTS = [vector for vector in VECTORS if vector.side == "request"]
 REPLIES = [vector for vector in VECTORS if vector.side == "reply"]
-every_opcode = pytest.mark.parametrize("row", OPCODES.values(), ids=lambda row: row.name)
+any_opcode = st.sampled_from(sorted(OPCODES.values(), key=lambda row: row.number))
 
 
 def test_every_opcode_has_its_vectors_in_each_dialect() -> None:
@@ -87,8 +87,7 @@ def test_a_request_that_is_cut_off_is_refused_or_lacks_an_optional_field(vector:
             row.decode_request(payload[:size])
 
 
-@every_opcode
-@given(payload=st.binary(max_size=64))
+@given(row=any_opcode, payload=st.binary(max_size=64))
 def test_any_bytes_parse_or_are_refused(row: Opcode, payload: bytes) -> None:
     for decode in (row.decode_request, lambda data: read_message(row.reply_in(SDK), Reader(data))):
         try:
@@ -136,10 +135,10 @@ def messages(message: type[Message]) -> st.SearchStrategy[Message]:
     return st.builds(message, *[values_of(kind) for _, kind in layout_of(message)])
 
 
-@every_opcode
 @given(data=st.data(), trailing=st.binary(max_size=3))
-def test_what_is_written_is_read_again(row: Opcode, data: st.DataObject, trailing: bytes) -> None:
-    for message in {row.request, row.reply, row.reply_in(SDK)}:
+def test_what_is_written_is_read_again(data: st.DataObject, trailing: bytes) -> None:
+    row = data.draw(any_opcode)
+    for message in (row.request, row.reply, row.reply_in(SDK)):
         value = data.draw(messages(message))
         reader = Reader(write_message(value) + trailing)
         assert read_message(message, reader) == value

@@ -4,9 +4,10 @@ Hex is that of the documents, blanks and all; "text" in it stands for its bytes.
 bytes for an opcode (their tables show fields only), the frame was written by hand from the table.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal
+
+from conformance.flymq.peer import raw
 
 from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
@@ -15,14 +16,6 @@ from penstock.wire.flymq.layout import Message
 
 BOTH = (SPEC, SDK)
 TIME_MS = 1_705_123_456_000
-
-
-def raw(text: str) -> bytes:
-    """Of hex with blanks and "text"."""
-    parts = re.split(r'"([^"]*)"', text)
-    return b"".join(
-        part.encode() if number % 2 else bytes.fromhex(part) for number, part in enumerate(parts)
-    )
 
 
 @dataclass(frozen=True, slots=True)

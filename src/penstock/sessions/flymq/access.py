@@ -60,7 +60,9 @@ def _answer(session: Conversation, call: Call, request: m.Auth, found: Principal
 
 
 def _welcome(session: Conversation, call: Call, user: str, roles: list[str]) -> None:
-    if session.dialect == SDK:
+    if session.dialect == SDK and not roles:
+        session.reply_later(call, m.SdkOpenAuthReply(True, user, [], "", ""))
+    elif session.dialect == SDK:
         session.reply_later(call, m.SdkAuthReply(True, user, roles, ""))
     else:
         session.reply_later(call, m.AuthReply(True, "", user, roles))
@@ -68,7 +70,7 @@ def _welcome(session: Conversation, call: Call, user: str, roles: list[str]) -> 
 
 def who_am_i(session: Conversation, call: Call, request: m.Nothing) -> None:
     principal = session.principal
-    if not session.is_logged_in or not session.port.still_valid(principal):
+    if not session.is_logged_in:
         session.reply(call, m.WhoAmI(False, "", [], []))
         return
     actions = ROLE_ACTIONS[principal.role]

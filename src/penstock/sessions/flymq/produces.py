@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken
 from penstock.sessions.base import Slot
 from penstock.sessions.flymq.conversation import Conversation
-from penstock.sessions.flymq.refusals import partition_text
+from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.produce import (
     ANY_PARTITION,
     ProduceRun,
@@ -45,7 +45,7 @@ def _parts(session: Conversation, run: ProduceRun) -> list[Part]:
     session.port.require(session.principal, Operation.PUBLISH, run.topic_name)
     info = session.port.ensure_topic(run.topic_name)
     if not 0 <= run.partition < info.partitions:
-        raise BrokerError(Code.UNKNOWN_PARTITION, partition_text(NAME, run.partition))
+        raise BrokerError(Code.UNKNOWN_PARTITION)
     return [Part(run.partition, records, None)]
 
 
@@ -63,7 +63,8 @@ class _Answers:
         self._replies: list[bytes] = []
 
     def error(self, error: BaseException) -> bytes:
-        return self._session.error_to(NAME, None, error)
+        place = m.Produce(self._run.topic_name, b"", b"", self._run.partition)
+        return self._session.error_to(NAME, place, error)
 
     def begin(self, parts: list[Part]) -> None:
         """Every part is counted before the first is appended: its callback may come at once."""

@@ -30,12 +30,8 @@ def refusal(name: str, request: Message | None, error: BaseException) -> tuple[i
     if refused.code is Code.UNKNOWN_TOPIC:
         text = f"topic not found: {topic}"
     elif refused.code is Code.UNKNOWN_PARTITION:
-        text = partition_text(name, getattr(request, "partition", 0))
+        words = _OUT_OF_RANGE if name in OUT_OF_RANGE_NAMES else _NOT_FOUND
+        text = words.format(partition=getattr(request, "partition", 0))
     elif refused.code is Code.UNKNOWN_GROUP:
         text = f"consumer group not found: {topic}:{getattr(request, 'group', '')}"
     return refused.code.number, text
-
-
-def partition_text(name: str, partition: int) -> str:
-    words = _OUT_OF_RANGE if name in OUT_OF_RANGE_NAMES else _NOT_FOUND
-    return words.format(partition=partition)

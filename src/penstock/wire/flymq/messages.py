@@ -322,6 +322,17 @@ class SdkAuthReply(Message, frozen=True):
     error: Text
 
 
+class SdkOpenAuthReply(Message, frozen=True):
+    """A success without roles, which SDKs and readers of the document parse: `behind` is empty too, and for
+    the latter it is the end of the roles."""
+
+    success: FlagByte
+    user: Text
+    roles: list[ShortText]
+    error: Text
+    behind: Text
+
+
 class WhoAmI(Message, frozen=True):
     logged_in: FlagByte
     user: Text
