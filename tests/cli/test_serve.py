@@ -114,7 +114,7 @@ def test_the_banner_says_all_one_needs(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         banner = served.banner
         assert banner.startswith("Penstock ")
-        assert re.search(r"^  tcp +127\.0\.0\.1:\d+ +RustLog and BlipMQ$", banner, re.M)
+        assert re.search(r"^  tcp +127\.0\.0\.1:\d+ +FlyMQ, RustLog and BlipMQ$", banner, re.M)
         assert re.search(r"^  blipmq +127\.0\.0\.1:\d+ +BlipMQ$", banner, re.M)
         assert re.search(
             r"^  http +http://127\.0\.0\.1:\d+ +/healthz /readyz /metrics", banner, re.M

@@ -98,13 +98,13 @@ def test_which_commands_there_are(
 @pytest.mark.parametrize(
     ("more", "name", "row"),
     [
-        ({}, "tcp", "box:1  RustLog and BlipMQ"),
-        ({"tls": True}, "tcp", "box:1  RustLog and BlipMQ, with or without TLS"),
-        ({"tls": True, "tls_only": {"tcp"}}, "tcp", "box:1  RustLog and BlipMQ, TLS only"),
+        ({}, "tcp", "box:1  FlyMQ, RustLog and BlipMQ"),
+        ({"tls": True}, "tcp", "box:1  FlyMQ, RustLog and BlipMQ, with or without TLS"),
+        ({"tls": True, "tls_only": {"tcp"}}, "tcp", "box:1  FlyMQ, RustLog and BlipMQ, TLS only"),
         (
             {"tls": True, "tls_only": {"tcp"}, "client_certificates": True},
             "tcp",
-            "box:1  RustLog and BlipMQ, TLS with a client certificate only",
+            "box:1  FlyMQ, RustLog and BlipMQ, TLS with a client certificate only",
         ),
         ({"tls": True}, "http", "http://box:1  /healthz /readyz /metrics /api/v1"),
         ({"tls_only": {"http"}}, "http", "https://box:1  /healthz /readyz /metrics /api/v1"),
@@ -257,7 +257,7 @@ def test_the_commands_work_with_a_key_and_tls(tmp_path: Path, http: str) -> None
         "tls.key": pem.key,
     }
     with ServerProcess(tmp_path / "data", settings) as served:
-        assert "RustLog and BlipMQ, TLS only" in served.banner
+        assert "FlyMQ, RustLog and BlipMQ, TLS only" in served.banner
         assert "set PENSTOCK_KEY" in served.banner
         assert "--tls" in served.banner and "no admin key" not in served.banner
         try_commands(served, tmp_path, made.stdout.strip(), pem.certificate)
@@ -312,8 +312,8 @@ def test_whether_rustlog_may_write(tmp_path: Path, auto_create: str, before: str
         def state() -> dict[str, Writing]:
             return live.call(lambda: writing_without_login(broker, sections))
 
-        assert state() == {"rustlog": before}
+        assert state() == {"rustlog": before, "flymq": "ready"}
         live.call(lambda: broker.ensure_topic(FIRST_TOPIC))
-        assert state() == {"rustlog": "ready"}
+        assert state() == {"rustlog": "ready", "flymq": "ready"}
         broker.access.act_as("rustlog", Principal("anonymous", "nobody"))
-        assert state() == {"rustlog": "not allowed"}
+        assert state() == {"rustlog": "not allowed", "flymq": "ready"}

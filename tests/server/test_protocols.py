@@ -26,7 +26,7 @@ WITH_TOY = (
 def test_a_protocol_is_three_files_and_a_row(tmp_path: Path, listener: str) -> None:
     """On the shared port and on its own; the others read what it publishes, and it reads theirs."""
     with ServerProcess(tmp_path / "data", main=WITH_TOY) as server:
-        assert "RustLog and BlipMQ and Toy" in server.banner
+        assert "FlyMQ, RustLog, BlipMQ and Toy" in server.banner
         blipmq = f"127.0.0.1:{server.ports['tcp']}"
         with ToyClient(server.ports[listener], HANG_S) as toy:
             assert toy.put("meeting", b"from toy", b"again") == [0, 1]

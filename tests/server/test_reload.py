@@ -32,7 +32,7 @@ VALUES = (
         "interval",
         "none",
     ),
-    *("reference", "silent", "key", "other.example", "127.0.0.1:0", "off", "/x"),
+    *("reference", "silent", "key", "sdk", "other.example", "127.0.0.1:0", "off", "/x"),
 )
 # They come together, and are files that must be there.
 TLS = ("tls.certificate", "tls.key", "tls.client_ca")

@@ -15,8 +15,9 @@ from penstock.broker.broker import Broker
 from penstock.server.net.address import Address
 from penstock.server.protocols import PROTOCOLS, ProtocolSection
 
+_TITLES: Final = [row.title for row in reversed(PROTOCOLS)]
 SERVES: Final = {
-    "tcp": " and ".join(row.title for row in reversed(PROTOCOLS)),
+    "tcp": f"{', '.join(_TITLES[:-1])} and {_TITLES[-1]}",
     **{name: row.title for row in PROTOCOLS for name in row.listeners},
     "flight": "Arrow Flight",
     "http": "/healthz /readyz /metrics /api/v1",

@@ -9,8 +9,10 @@ from conformance.rights.callers import ROLES
 
 from penstock.broker.access.rights import ROLE_ACTIONS, Operation, needed, refusal
 from penstock.sessions.blipmq import session as blipmq
+from penstock.sessions.flymq import operations as flymq
 from penstock.sessions.rustlog import session as rustlog
 from penstock.wire.blipmq import frames
+from penstock.wire.flymq.opcodes import OPCODES
 
 SECURITY = Path(__file__).parents[3] / "docs" / "security.md"
 FRAMES = {
@@ -30,6 +32,11 @@ def names_at(operation: Operation) -> dict[str, list[str]]:
         "BlipMQ": [FRAMES[kind] for kind, one in blipmq.OPERATIONS.items() if one is operation],
         "RustLog": [
             kind.__name__ for kind, row in rustlog.REQUESTS.items() if row.operation is operation
+        ],
+        "FlyMQ": [
+            OPCODES[number].name
+            for number, row in flymq.OPERATIONS.items()
+            if operation in (row.operation, row.without_topic)
         ],
         "Flight": [
             name.removeprefix("action ")
