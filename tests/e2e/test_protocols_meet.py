@@ -1,4 +1,4 @@
-"""BlipMQ and RustLog on one log and one port: what one protocol writes the others read.
+"""BlipMQ, RustLog and FlyMQ on one log and one port: what one protocol writes the others read.
 
 With and without TLS, and across a SIGKILL: a Produce that was answered, a QoS1 publish that was seen by a
 Fetch and a commit that was answered are there afterwards, at the same offsets. Killing the process proves
@@ -6,6 +6,7 @@ safety against a crash of the process only; the simulated disk of the log's own 
 """
 
 import ssl
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 from conformance.blipmq.peer import BlipMQPeer, ack, message, until
+from conformance.flymq.peer import OK, FlyMQPeer, group_row, text
 from conformance.rustlog.peer import (
     BINARY,
     DIALECTS,
@@ -45,6 +47,9 @@ class Meeting:
 
     def blipmq(self) -> BlipMQPeer:
         return self._secured(BlipMQPeer(self.port)).login()
+
+    def flymq(self) -> FlyMQPeer:
+        return self._secured(FlyMQPeer(self.port))
 
     def _secured(self, peer: Peer) -> Peer:
         if self.tls is not None:
@@ -171,6 +176,92 @@ def test_a_large_message_in_pieces_over_tls_and_without(meeting: Meeting, topic:
         assert peer.hear() == BINARY.produced(0, 1)
         assert peer.ask(BINARY.fetch(topic, 0, 0, 1)) == BINARY.fetched(0, [record], 1)
         assert subscriber.poll(subscription, 5) == message(5, topic, record, 0)
+
+
+# ---- FlyMQ with the others -----------------------------------------------------------------------
+
+
+@both
+def test_produced_with_flymq_read_by_the_others(
+    meeting: Meeting, topic: str, dialect: Dialect
+) -> None:
+    """Keys stay in the log: the others have no place for them."""
+    records = [b"hello", b"", EVERY_BYTE, b"x" * 50_000]
+    with meeting.flymq() as producer, meeting.rustlog() as reader, meeting.blipmq() as client:
+        subscription = client.subscribe(topic)
+        for offset, value in enumerate(records):
+            assert producer.produce(topic, value, b"key") == (0, offset)
+        reply = reader.ask(dialect.fetch(topic, 0, 0, 1_000_000))
+        assert reply == dialect.fetched(0, records, len(records))
+        for tag, value in enumerate(records, 1):
+            assert client.poll(subscription) == message(tag, topic, value)
+
+
+@both
+def test_written_by_the_others_read_with_flymq(
+    meeting: Meeting, topic: str, dialect: Dialect
+) -> None:
+    with meeting.flymq() as reader, meeting.rustlog() as producer, meeting.blipmq() as publisher:
+        assert producer.ask(dialect.produce(topic, 0, [b"one", b""])) == dialect.produced(0, 2)
+        publisher.send(message(1, topic, EVERY_BYTE) + message(2, topic, b"maybe", 0))
+        until_readable(producer, topic, 4)
+        expected = [(n, b"", one) for n, one in enumerate([b"one", b"", EVERY_BYTE, b"maybe"])]
+        assert reader.fetch(topic) == (expected, 4)
+        for offset, key, value in expected:
+            found = reader.want(0x02, text(topic) + struct.pack(">iQ", 0, offset))
+            assert found == struct.pack(">I", len(key)) + struct.pack(">I", len(value)) + value
+
+
+def test_a_topic_that_flymq_makes_is_one_of_all(meeting: Meeting, topic: str) -> None:
+    name = f"{topic}-made"
+    with meeting.flymq() as producer, meeting.rustlog() as peer, meeting.blipmq() as client:
+        producer.create(name, 2)
+        assert peer.ask(BINARY.produce(name, 1, [b"a"])) == BINARY.produced(0, 1)
+        subscription = client.subscribe(name)
+        assert producer.produce(name, b"b", b"", 1) == (1, 1)
+        assert client.poll(subscription) == message(1, name, b"b")
+        assert producer.fetch(name, 0, 9, 1) == ([(0, b"", b"a"), (1, b"", b"b")], 2)
+
+
+@both
+def test_groups_are_shared_by_flymq_and_rustlog(
+    meeting: Meeting, topic: str, dialect: Dialect
+) -> None:
+    """One set of committed offsets; a reset or a deletion by one is seen by the other."""
+    place = text(topic) + text("team") + bytes(4)
+    with meeting.flymq() as flymq, meeting.rustlog() as peer:
+        for value in (b"0", b"1", b"2", b"3"):
+            flymq.produce(topic, value)
+        assert peer.ask(dialect.commit("team", topic, 0, 2)) == dialect.committed()
+        assert flymq.want(0x60, place) == struct.pack(">Q", 2)
+        assert flymq.want(0x64, place) == struct.pack(">QQQQ", 2, 2, 4, 2)
+        row = group_row(topic, "team", 0, {0: 2})
+        assert flymq.want(0x63, text(topic) + text("team")) == row
+        assert flymq.want(0x06, place + struct.pack(">Q", 3)) == OK
+        assert peer.ask(dialect.offset_fetch("team", topic, 0)) == dialect.offset(3)
+        reply = peer.ask(dialect.fetch(topic, 0, 0, 13, "team"))
+        assert reply == dialect.fetched(3, [b"3"], 4)
+        assert flymq.want(0x61, place + text("earliest")) == OK
+        assert peer.ask(dialect.offset_fetch("team", topic, 0)) == dialect.offset(0)
+        assert flymq.want(0x65, text(topic) + text("team")) == OK
+        assert peer.ask(dialect.offset_fetch("team", topic, 0)) == dialect.offset(None)
+
+
+def test_a_produce_of_flymq_is_there_after_a_kill(tmp_path: Path) -> None:
+    """And so are a topic, a commit and a deletion that were answered."""
+    place = text("t") + text("g") + bytes(4)
+    with ServerProcess(tmp_path) as process:
+        with Meeting(process.ports["tcp"]).flymq() as peer:
+            for topic in ("t", "gone"):
+                peer.create(topic, 2)
+            assert peer.produce("t", b"kept", b"user-789", 1) == (1, 0)
+            assert peer.want(0x06, place + struct.pack(">Q", 7)) == OK
+            assert peer.want(0x09, text("gone")) == OK
+            process.kill()
+    with ServerProcess(tmp_path) as process, Meeting(process.ports["tcp"]).flymq() as peer:
+        assert peer.want(0x08) == struct.pack(">I", 1) + text("t")
+        assert peer.fetch("t", 0, 9, 1) == ([(0, b"user-789", b"kept")], 1)
+        assert peer.want(0x60, place) == struct.pack(">Q", 7)
 
 
 # ---- across a SIGKILL ----------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def list_topics(session: Conversation, call: Call, request: m.Nothing) -> None:
     principal = session.principal
 
     def make() -> m.Names:
-        return m.Names(sorted(info.name for info in session.port.topics(principal)))
+        return m.Names([info.name for page in session.port.topics(principal) for info in page])
 
     session.reply_aside(call, make)
 
@@ -95,8 +95,8 @@ def cluster_metadata(session: Conversation, call: Call, request: m.ClusterMetada
     one = session.topic(request.topic) if request.topic else None
 
     def make() -> m.ClusterMetadata:
-        found = session.port.topics(principal) if one is None else [one]
-        rows = [_described(info, address) for info in sorted(found, key=lambda info: info.name)]
+        pages = session.port.topics(principal) if one is None else [[one]]
+        rows = [_described(info, address) for page in pages for info in page]
         return m.ClusterMetadata(CLUSTER_ID, rows)
 
     if one is not None and one.partitions <= DESCRIBED_AT_ONCE:
