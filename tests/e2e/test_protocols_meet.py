@@ -250,14 +250,13 @@ def test_groups_are_shared_by_flymq_and_rustlog(
 def test_a_produce_of_flymq_is_there_after_a_kill(tmp_path: Path) -> None:
     """And so are a topic, a commit and a deletion that were answered."""
     place = text("t") + text("g") + bytes(4)
-    with ServerProcess(tmp_path) as process:
-        with Meeting(process.ports["tcp"]).flymq() as peer:
-            for topic in ("t", "gone"):
-                peer.create(topic, 2)
-            assert peer.produce("t", b"kept", b"user-789", 1) == (1, 0)
-            assert peer.want(0x06, place + struct.pack(">Q", 7)) == OK
-            assert peer.want(0x09, text("gone")) == OK
-            process.kill()
+    with ServerProcess(tmp_path) as process, Meeting(process.ports["tcp"]).flymq() as peer:
+        for topic in ("t", "gone"):
+            peer.create(topic, 2)
+        assert peer.produce("t", b"kept", b"user-789", 1) == (1, 0)
+        assert peer.want(0x06, place + struct.pack(">Q", 7)) == OK
+        assert peer.want(0x09, text("gone")) == OK
+        process.kill()
     with ServerProcess(tmp_path) as process, Meeting(process.ports["tcp"]).flymq() as peer:
         assert peer.want(0x08) == struct.pack(">I", 1) + text("t")
         assert peer.fetch("t", 0, 9, 1) == ([(0, b"user-789", b"kept")], 1)
