@@ -1,7 +1,7 @@
 """One TCP or TLS connection of a client: bytes out, complete frames in, and how it ended.
 
-Knows that frames begin with a u32 length, so that a large one is joined once, and nothing else of
-any protocol. Does not reconnect: connection.py does.
+Is told how long a frame is, so that a large one is joined once, and knows nothing else of any protocol.
+Does not reconnect: connection.py does.
 """
 
 import asyncio
@@ -10,6 +10,9 @@ from typing import Final, cast
 
 from penstock.wire.errors import PeerError
 from penstock.wire.primitives import LENGTH_BYTES, frame_size
+
+# The size of the frame that begins at `start` of the bytes up to `end`; 0 while too few are there.
+FrameSize = Callable[[bytes, int, int], int]
 
 # What one read takes at most; larger brings nothing on loopback, smaller costs calls.
 READ_BYTES: Final = 256 * 1024
@@ -22,10 +25,14 @@ class Channel(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, receive: Callable[[bytes], int], lost: Callable[["Channel", str, bool], None]
+        self,
+        receive: Callable[[bytes], int],
+        lost: Callable[["Channel", str, bool], None],
+        frame_size: FrameSize = frame_size,
     ) -> None:
         self._receive = receive
         self._lost = lost
+        self._frame_size = frame_size
         self._view = memoryview(bytearray(READ_BYTES))
         # What is left over from earlier reads, in pieces, and how much is needed to go on.
         self._pieces: list[bytes] = []
@@ -110,7 +117,7 @@ class Channel(asyncio.BufferedProtocol):
         rest = data[consumed:]
         self._pieces = [rest] if rest else []
         self._held = len(rest)
-        self._needed = max(LENGTH_BYTES, frame_size(rest, 0, len(rest)))
+        self._needed = max(LENGTH_BYTES, self._frame_size(rest, 0, len(rest)))
 
     def eof_received(self) -> None:
         """Nothing more will come; returning nothing closes our side too."""

@@ -11,7 +11,7 @@ import socket
 import ssl
 from typing import Final, Protocol, TypeVar
 
-from penstock.client.channel import Channel
+from penstock.client.channel import Channel, FrameSize
 from penstock.client.errors import (
     ClientClosed,
     ClientError,
@@ -23,6 +23,7 @@ from penstock.client.errors import (
 )
 from penstock.client.settings import DEFAULT_PORT, ClientSettings, ServerAddress
 from penstock.wire.errors import PeerError
+from penstock.wire.primitives import frame_size
 
 logger = logging.getLogger("penstock.client")
 
@@ -65,7 +66,14 @@ class _HttpAnswer(PeerError):
 class Connection:
     """Made closed; `open` connects once and fails at once, later losses are tried again."""
 
-    def __init__(self, server: ServerAddress, settings: ClientSettings, speaker: Speaker) -> None:
+    def __init__(
+        self,
+        server: ServerAddress,
+        settings: ClientSettings,
+        speaker: Speaker,
+        frame_size: FrameSize = frame_size,
+    ) -> None:
+        self._frame_size = frame_size
         self.server = server
         self.settings = settings
         self.reconnects = 0
@@ -141,7 +149,7 @@ class Connection:
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 _, channel = await asyncio.get_running_loop().create_connection(
-                    lambda: Channel(self._receive, self._on_lost),
+                    lambda: Channel(self._receive, self._on_lost, self._frame_size),
                     self.server.host,
                     self.server.port,
                     ssl=self.settings.tls,

@@ -78,6 +78,22 @@ def frame_flaw(
     return None
 
 
+def split_frames(
+    buffer: bytes, start: i64, end: i64
+) -> tuple[list[Frame], int, FlyMQProtocolError | None]:
+    """All complete frames: (frames, where the rest begins, error). For replies; requests: produce.py."""
+    frames: list[Frame] = []
+    position = start
+    while True:
+        flaw = frame_flaw(buffer, position, end)
+        size = frame_size(buffer, position, end)
+        if flaw is not None or size == 0 or position + size > end:
+            return frames, position, flaw
+        opcode, flags = buffer[position + 2], buffer[position + 3]
+        frames.append(Frame(opcode, flags, position + HEADER_BYTES, position + size))
+        position += size
+
+
 def begins(head: bytes) -> bool | None:
     """Whether a connection that begins with these bytes speaks FlyMQ. None while there are too few."""
     return head[0] == MAGIC if head else None

@@ -38,6 +38,13 @@ class Ok(Message, frozen=True):
     message: Text = "OK"
 
 
+class Done(Message, frozen=True):
+    """The same as read by a client: some servers send the flag alone."""
+
+    success: FlagByte
+    message: LastText = ""
+
+
 class SdkError(Message, frozen=True):
     """ERROR for SDKs, which read u32 and str; a reader of the document sees `false` and a text that has
     three bytes in front. `outer`: the length of `text` and those three."""
@@ -45,6 +52,13 @@ class SdkError(Message, frozen=True):
     success: FlagByte
     outer: U16
     code: U8
+    text: Text
+
+
+class CodedError(Message, frozen=True):
+    """ERROR as the existing server sends some."""
+
+    code: U32
     text: Text
 
 

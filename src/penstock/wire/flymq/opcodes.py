@@ -6,12 +6,14 @@ opcode needs and what it does is in the session. 0x67 to 0x69 are ours; docs/fly
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.frames import ERROR, SDK, SPEC, FlyMQProtocolError, framed
 from penstock.wire.flymq.layout import Message, Reader, read_message, write_message
+
+M = TypeVar("M", bound=Message)
 
 AUTH: Final = 0x70
 AUTH_REPLY: Final = 0x71
@@ -50,7 +52,8 @@ class Opcode:
             return self.read(payload)
         reader = Reader(payload)
         request = read_message(self.request, reader)
-        return Decoded(request, reader.sdk or self.number == CLUSTER_METADATA)
+        sdk = reader.sdk and self.number != FETCH_BINARY  # which no SDK sends
+        return Decoded(request, sdk or self.number == CLUSTER_METADATA)
 
 
 # --- requests with two forms ----------------------------------------------------------------------
@@ -192,9 +195,23 @@ def encode_error(dialect: int, code: int, text: str) -> bytes:
     return framed(ERROR, write_message(m.SdkError(False, size + 3, code, text)))
 
 
-def decode_error(payload: bytes, dialect: int) -> tuple[int, str]:
-    """Code (0 in the dialect of the document) and text."""
-    if dialect == SPEC:
-        return 0, read_message(m.Ok, Reader(payload)).message
-    error = read_message(m.SdkError, Reader(payload))
-    return error.code, error.text.rstrip()
+def decode_error(payload: bytes) -> tuple[int, str]:
+    """Code and text of an ERROR in any of its forms: those of our two dialects, and of the existing server
+    u32 and str, or the text alone. The code is 0 where there is none."""
+    for form in (m.SdkError, m.CodedError, m.Ok):
+        found = _parsed(form, payload)
+        if found is None or not found[1]:
+            continue
+        error = found[0]
+        if isinstance(error, m.SdkError) and error.outer == len(error.text.encode()) + 3:
+            return error.code, error.text.rstrip()
+        if isinstance(error, m.CodedError):
+            return error.code, error.text
+        if isinstance(error, m.Ok) and not error.success:
+            return 0, error.message
+    return 0, payload.decode("utf-8", "replace")
+
+
+def read_reply(kind: type[M], payload: bytes) -> M:
+    """The reply that an opcode has (`OPCODES[number].reply_in(dialect)`). Raises FlyMQProtocolError."""
+    return read_message(kind, Reader(payload))
