@@ -194,7 +194,14 @@ def test_sub_ends_when_nothing_comes(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "field"),
-    [("blipmq", "o"), ("blipmq", "p"), ("blipmq", "T"), ("rustlog", "k"), ("rustlog", "h")],
+    [
+        ("blipmq", "o"),
+        ("blipmq", "p"),
+        ("blipmq", "T"),
+        ("rustlog", "k"),
+        ("rustlog", "h"),
+        ("flymq", "T"),
+    ],
 )
 def test_a_field_that_the_protocol_does_not_tell(run: Run, protocol: str, field: str) -> None:
     code, _, errors = run("sub", "orders.old", "--protocol", protocol, "--format", f"%{field} %v")

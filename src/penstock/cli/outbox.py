@@ -27,7 +27,10 @@ REQUEST_BYTES: Final = 1024 * 1024
 REQUEST_RECORDS: Final = 5_000
 
 
-PARTITION_NEEDS_RUSTLOG: Final = "--partition needs --protocol rustlog; BlipMQ cannot choose one"
+PARTITION_NEEDS_RUSTLOG: Final = (
+    "--partition needs --protocol rustlog or flymq; BlipMQ cannot choose one"
+)
+KEY_NEEDS_FLYMQ: Final = "--message-key needs --protocol flymq; the other protocols have no keys"
 
 
 class Outbox(Protocol):
@@ -139,14 +142,17 @@ class RustLogOutbox:
         return NotFound(error.code, text, error.what)
 
 
-# target, topic, QoS, partition
-OpenOutbox = Callable[[Target, str, int, int | None], AbstractContextManager[Outbox]]
+# target, topic, QoS, partition, key of the messages
+OpenOutbox = Callable[[Target, str, int, int | None, bytes | None], AbstractContextManager[Outbox]]
 
 
 @contextmanager
-def open_blipmq(target: Target, topic: str, qos: int, partition: int | None) -> Iterator[Outbox]:
+def open_blipmq(
+    target: Target, topic: str, qos: int, partition: int | None, key: bytes | None = None
+) -> Iterator[Outbox]:
     from penstock.client.blipmq import connect_blipmq
 
+    _require_no_message_key(key)
     if partition is not None:
         raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
     with connect_blipmq(target.server, key=target.key, settings=target.settings()) as client:
@@ -154,13 +160,21 @@ def open_blipmq(target: Target, topic: str, qos: int, partition: int | None) -> 
 
 
 @contextmanager
-def open_rustlog(target: Target, topic: str, qos: int, partition: int | None) -> Iterator[Outbox]:
+def open_rustlog(
+    target: Target, topic: str, qos: int, partition: int | None, key: bytes | None = None
+) -> Iterator[Outbox]:
     """RustLog has no QoS: what is confirmed is on disk."""
+    _require_no_message_key(key)
     target.require_no_key("RustLog")
     from penstock.client.rustlog import connect_rustlog
 
     with connect_rustlog(target.server, settings=target.settings()) as client:
         yield RustLogOutbox(client, topic, partition or 0)
+
+
+def _require_no_message_key(key: bytes | None) -> None:
+    if key is not None:
+        raise typer.BadParameter(KEY_NEEDS_FLYMQ)
 
 
 def requests(values: list[bytes]) -> Iterator[list[bytes]]:

@@ -1,14 +1,14 @@
 """`penstock pub TOPIC [MESSAGE]`: publish one message, lines of a file or of stdin, or all of it.
 
 Ends with 0 only when the server has every message on disk: with BlipMQ by a PONG behind the last one,
-with RustLog by the offsets. Ends early when one is refused, and says what became of the others. Blocks
-while it reads, so that Ctrl-C works at any time; but not for long while something is unconfirmed.
+with RustLog and FlyMQ by the offsets. Ends early when one is refused, and says what became of the others.
+Blocks while it reads, so that Ctrl-C works at any time; but not for long while something is unconfirmed.
 """
 
 import select
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
@@ -43,7 +43,8 @@ Protocol = Annotated[Wire, typer.Option("--protocol", help="Which wire protocol.
 DEFAULT_PROTOCOL: Final = Wire(PROTOCOLS[0].name)
 Qos = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 at most, 1 at least once.")]
 Partition = Annotated[
-    int | None, typer.Option("-p", "--partition", min=0, help="RustLog: which one; 0 if not given.")
+    int | None,
+    typer.Option("-p", "--partition", min=0, help="RustLog: which one, 0. FlyMQ: which one, any."),
 ]
 
 
@@ -67,6 +68,10 @@ def publish(
     protocol: Protocol = DEFAULT_PROTOCOL,
     qos: Qos = 1,
     partition: Partition = None,
+    message_key: Annotated[
+        str | None,
+        typer.Option("-K", "--message-key", metavar="KEY", help="FlyMQ: the key of the messages."),
+    ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Repeat MESSAGE.")] = 1,
     file: Annotated[
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Read this instead of stdin.")
@@ -86,24 +91,25 @@ def publish(
         read = whole if raw else lines
         chunks = repeated(text, count) if stream is None else read(stream)
         by_line = stream is not None and not raw
-        published = _publish_all(target, topic, protocol, qos, partition, chunks, count, by_line)
+        key = None if message_key is None else message_key.encode("utf-8", "surrogateescape")
+        opened = _outbox_of(protocol)(target, topic, qos, partition, key)
+        published = _publish_all(opened, chunks, count, by_line)
     if sys.stderr.isatty():
         typer.echo(f"published {published} to {topic}", err=True)
 
 
+def _outbox_of(protocol: str) -> OpenOutbox:
+    open_outbox: OpenOutbox = resolve_name(row_of(protocol).publisher)
+    return open_outbox
+
+
 def _publish_all(
-    target: Target,
-    topic: str,
-    protocol: str,
-    qos: int,
-    partition: int | None,
+    opened: AbstractContextManager[Outbox],
     chunks: Iterator[list[bytes]],
     count: int,
     by_line: bool,
 ) -> int:
     """How many messages there were; the server has taken each of them."""
-    open_outbox: OpenOutbox = resolve_name(row_of(protocol).publisher)
-    opened = open_outbox(target, topic, qos, partition)
     with opened as outbox, _progress(count) as advance, _accounted(outbox, by_line) as at_end:
         for chunk in chunks:
             if chunk:

@@ -3,8 +3,9 @@
 BlipMQ: what is published from now on, each acknowledged after it was written; the protocol itself makes a
 topic that is not there, so the HTTP API is asked for the topic first. RustLog: one partition,
 from the end, from a place, or from where a group is; with --group the group moves on behind what was
-written. Both go on after a lost connection and say so on stderr. HTTP: all partitions of any number of
-topics, with all that a record has. What is there already: `penstock cat`.
+written. FlyMQ: the same with all partitions (flymq.py). All go on after a lost connection and say so on
+stderr. HTTP: all partitions of any number of topics, with all that a record has. What is there already:
+`penstock cat`.
 """
 
 import shlex
@@ -38,7 +39,7 @@ Item = TypeVar("Item")
 
 
 HTTP: Final = "http"
-GROUP_NEEDS_RUSTLOG: Final = "--group needs --protocol rustlog"
+GROUP_NEEDS_RUSTLOG: Final = "--group needs --protocol rustlog or flymq"
 
 if TYPE_CHECKING:
     Source = str
@@ -99,14 +100,16 @@ def subscribe(
     qos: Qos = 1,
     partition: Annotated[
         int | None,
-        typer.Option("-p", "--partition", min=0, help="RustLog: which one, 0. HTTP: only this."),
+        typer.Option(
+            "-p", "--partition", min=0, help="RustLog: which one, 0. FlyMQ, HTTP: only this."
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("-g", "--group", help="RustLog: read as this group.")
+        str | None, typer.Option("-g", "--group", help="RustLog, FlyMQ: read as this group.")
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help=f"RustLog, HTTP: {PLACES_HELP}"),
+        typer.Option("--from", metavar="PLACE", help=f"RustLog, FlyMQ, HTTP: {PLACES_HELP}"),
     ] = None,
     create: Annotated[
         bool, typer.Option("--create", help="BlipMQ: make the topic if it is not there.")
@@ -192,7 +195,7 @@ def follow_blipmq(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
     if wanted.group is not None:
         raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
     if wanted.start is not None or wanted.partition is not None:
-        raise typer.BadParameter("--from and --partition need --protocol rustlog or http")
+        raise typer.BadParameter("--from and --partition need --protocol rustlog, flymq or http")
     return _blipmq(target, wanted, write_as)
 
 
@@ -232,7 +235,7 @@ async def _blipmq(target: Target, wanted: Wanted, write_as: Formatter) -> None:
         subscription = await client.subscribe(topic, qos, auto_ack=False)
         typer.echo(f"subscribed to {topic} with QoS {qos}; Ctrl-C ends", err=True)
         batches = subscription.batches(limit=wanted.count)
-        while (batch := await _next(batches, wanted.idle_s)) is not None:
+        while (batch := await next_item(batches, wanted.idle_s)) is not None:
             output.write(b"".join(write_as(Record(topic, value)) for value in batch.values))
             output.flush()
             subscription.ack(batch)
@@ -275,7 +278,7 @@ async def _rustlog(
         offset = await _start(client, topic, partition, group, place)
         typer.echo(f"reading {topic}/{partition} from offset {offset}; Ctrl-C ends", err=True)
         batches = client.consume(topic, partition, offset=offset)
-        while (batch := await _next(batches, idle_s)) is not None:
+        while (batch := await next_item(batches, idle_s)) is not None:
             pairs = list(zip(batch.offsets, batch.values, strict=True))[:left]
             records = (Record(topic, value, partition, number) for number, value in pairs)
             output.write(b"".join(map(write_as, records)))
@@ -303,7 +306,7 @@ async def _start(
     return await client.end_offset(topic, partition)
 
 
-async def _next(items: AsyncGenerator[Item, None], idle_s: float | None) -> Item | None:
+async def next_item(items: AsyncGenerator[Item, None], idle_s: float | None) -> Item | None:
     """The next one; None at the end, or when none came for so long."""
     import asyncio
 

@@ -251,6 +251,8 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         session=_open_flymq,
         listeners={"flymq": None},
         section=FlymqConfig,
+        publisher="penstock.cli.flymq:open_outbox",
+        subscriber="penstock.cli.flymq:follow",
     ),
 )
 

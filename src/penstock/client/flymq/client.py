@@ -62,7 +62,8 @@ class FlyMQClient:
         key: str | None = None,
         settings: ClientSettings | None = None,
     ) -> None:
-        """`user` and `key`: the name of an API key and the key, or a user and a password."""
+        """`user` and `key`: the name of an API key and the key, or a user and a password. For our servers
+        the key is enough."""
         self._asking = Asking(server, user, key, settings or ClientSettings())
 
     @classmethod
@@ -175,12 +176,9 @@ class FlyMQClient:
         """Batches without end. `start`: "commit" is the group's committed offset, or the earliest where
         there is none. `auto_commit` commits a batch for the group when the next is asked for, so that each
         is seen at least once."""
-        position = start if isinstance(start, int) else None
-        if position is None:
-            request = m.Subscribe(topic, group, partition, str(start))
-            what = _what(0x05, topic)
-            subscribed = await self._asking.ask(0x05, request, m.Offset, what, patient=True)
-            position = subscribed.offset
+        position = start
+        if not isinstance(position, int):
+            position = await self.subscribe(topic, partition, group, position, patient=True)
         idle_s = IDLE_FIRST_S
         surroundings = self._asking.connection.settings.surroundings
         while True:
@@ -196,6 +194,14 @@ class FlyMQClient:
                 await surroundings.sleep(idle_s)
                 idle_s = min(IDLE_MOST_S, 2 * idle_s)
             position = batch.next_offset
+
+    async def subscribe(
+        self, topic: str, partition: int, group: str, mode: Mode, *, patient: bool = False
+    ) -> int:
+        """Where to begin; with a group the connection counts as its member from now on."""
+        request = m.Subscribe(topic, group, partition, mode)
+        found = await self._asking.ask(0x05, request, m.Offset, _what(0x05, topic), patient=patient)
+        return found.offset
 
     # ---- topics ----
 

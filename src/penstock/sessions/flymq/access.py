@@ -1,4 +1,4 @@
-"""AUTH and WHOAMI: logging in with the name of an API key and the key as the password.
+"""AUTH and WHOAMI: logging in with an API key as the password, and its name or none as the user.
 
 While the server has no key, any AUTH is answered with success and no roles, and the peer stays the
 principal of those who do not log in. On this wire writer and reader are called producer and consumer.
@@ -44,11 +44,11 @@ def _answer(session: Conversation, call: Call, request: m.Auth, found: Principal
     if session.state == OVER:
         return
     session.blocking = False
-    if found is not None and found.name == request.user:
+    if found is not None and request.user in ("", found.name):
         session.principal = found
         session.is_logged_in = True
         session.stream.logged_in()
-        _welcome(session, call, request.user, WIRE_ROLES[found.role])
+        _welcome(session, call, found.name, WIRE_ROLES[found.role])
     elif session.port.login_is_open():
         _welcome(session, call, request.user, [])
     else:
