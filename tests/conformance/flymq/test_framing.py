@@ -129,9 +129,9 @@ def test_gzip_requests_are_accepted(peer: FlyMQPeer, topic: str) -> None:
     values = [b"plain", b"packed" * 1_000, b"plain again"]
     peer.send(
         frame(0x01, produce(topic, values[0]))
-        + frame(0x01, gzip.compress(produce(topic, values[1])), 0x03)
+        + frame(0x01, gzip.compress(produce(topic, values[1]), mtime=0), 0x03)
         + frame(0x01, produce(topic, values[2]))
-        + frame(0x0B, gzip.compress(fetch(topic, 0, 10)), 0x02)
+        + frame(0x0B, gzip.compress(fetch(topic, 0, 10), mtime=0), 0x02)
     )
     assert [peer.hear().opcode for _ in values] == [0x01] * 3
     found, next_offset = fetched(peer.hear().payload)
@@ -141,8 +141,12 @@ def test_gzip_requests_are_accepted(peer: FlyMQPeer, topic: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "payload", "words"),
     [
-        (0x03, gzip.compress(bytes(CAP + 1)), f"the inflated payload has more than {CAP} bytes"),
-        (0x03, gzip.compress(b"x")[:-1], "the gzip payload is cut off"),
+        (
+            0x03,
+            gzip.compress(bytes(CAP + 1), mtime=0),
+            f"the inflated payload has more than {CAP} bytes",
+        ),
+        (0x03, gzip.compress(b"x", mtime=0)[:-1], "the gzip payload is cut off"),
         (0x03, b"no gzip", "not a gzip payload"),
         (0x05, b"", "compression lz4 is not supported"),
         (0x07, b"", "compression zstd is not supported"),
@@ -166,7 +170,7 @@ def test_gzip_of_a_peer_without_rights_is_inflated_to_what_it_may_send(tmp_path:
     with live(tmp_path) as server:
         server.server.broker.access.create_key("ops", "admin")
     with live(tmp_path) as server, FlyMQPeer(server.port()) as peer:
-        bomb = gzip.compress(bytes(64 * 1024 + 1))
+        bomb = gzip.compress(bytes(64 * 1024 + 1), mtime=0)
         assert "has more than 65536 bytes" in peer.ask(0x08, bomb, 0x03).error
         peer.send(frame(0x08, bytes(64 * 1024 + 1)))
         assert peer.at_end()

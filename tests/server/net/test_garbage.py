@@ -26,7 +26,7 @@ FLYMQ = [
     frame(0x05, FLYMQ_PLACE + text("latest")),
     frame(0x06, FLYMQ_PLACE + bytes(8)),
     frame(0x07, fetch("t", 0, 9, 0, "v")),
-    frame(0x08, gzip.compress(b""), 0x03),
+    frame(0x08, gzip.compress(b"", mtime=0), 0x03),
     frame(0x09, text("t")),
     frame(0x62),
     frame(0x66, FLYMQ_PLACE + bytes(8)),
