@@ -18,7 +18,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from faults.transaction_child import PARTITIONS, TASKS, batches_of, name_of, run_forked
+from faults.transaction_child import PARTITIONS, TASKS, batches_of, name_of, run_forked, whole
 from kit.limits import HANG_S
 
 from penstock.log.embedded import EmbeddedEngine
@@ -27,6 +27,7 @@ FORKED = multiprocessing.get_context("forkserver")
 SEED = 4
 RANDOM_ROUNDS = 12
 RECOVERY_ROUNDS = 16
+SOAK_ROUNDS = 60
 # A child lives this long after its first word.
 LIFE_S = 0.15
 
@@ -94,8 +95,10 @@ def listen(descriptor: int, life_s: float, end: str) -> bytes:
 class Checker:
     """The driver that comes back: looks at what is there, and settles what is open."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, once: bool = False) -> None:
+        """`once`: the children commit each transaction in one step, and stage nothing before."""
         self.directory = directory
+        self.once = once
         self.values: dict[tuple[str, int], list[bytes]] = {key: [] for key in PARTITIONS}
         self.next = 0
         self.finished_at_start = 0
@@ -107,7 +110,9 @@ class Checker:
                 self.settle(engine, heard)
             else:
                 assert not heard.words
-            left = os.listdir(self.directory / "transactions") if self.next else []
+            staging = self.directory / "transactions"
+            left = os.listdir(staging) if self.next and not self.once else []
+            assert not self.once or not staging.exists()
             assert not left, "staged files stay behind"
         finally:
             engine.close()
@@ -124,7 +129,7 @@ class Checker:
             if state == "committed":
                 self.add(number)
             else:
-                assert state == "open"
+                assert state == ("unknown" if self.once else "open")
         self.compare(engine)
         for number in range(self.next, last + 1):
             self.end(engine, number, number in heard.numbers("staged"))
@@ -135,6 +140,11 @@ class Checker:
 
     def end(self, engine: EmbeddedEngine, number: int, staged: bool) -> None:
         name = name_of(number)
+        if self.once:
+            if engine.transactions.state(name) == "unknown":
+                self.add(number)
+            engine.transactions.commit_at_once(name, whole(number))
+            return
         if engine.transactions.state(name) == "committed" or staged:
             if engine.transactions.begin(name, 1) == "open":
                 self.add(number)
@@ -180,6 +190,40 @@ def test_every_step_of_a_commit(checker: Checker) -> None:
         checker.check(heard)
     assert killed > steps // 2
     assert checker.finished_at_start > steps // 4
+
+
+@pytest.fixture
+def once_checker(tmp_path: Path) -> Checker:
+    checker = Checker(tmp_path, once=True)
+    checker.check(run_child(tmp_path, 0, 0, "once", end="committed 0"))
+    return checker
+
+
+def test_every_step_of_a_commit_at_once(once_checker: Checker) -> None:
+    """The transactions of FlyMQ's connections: in memory until their commit."""
+    checker = once_checker
+    heard = run_child(checker.directory, checker.next, 0, "once", end="committed")
+    steps = min(heard.numbers("steps"))
+    checker.check(heard)
+    assert steps > 12, "the fuse does not see the steps"
+    killed = 0
+    for step in range(1, steps + 1):
+        heard = run_child(checker.directory, checker.next, step, "once")
+        killed += not heard.numbers("committed")
+        checker.check(heard)
+    assert killed > steps // 2
+    assert checker.finished_at_start > steps // 4
+
+
+@pytest.mark.soak
+def test_many_random_moments_of_commits_at_once(once_checker: Checker) -> None:
+    checker = once_checker
+    choices = random.Random(SEED)
+    for _ in range(SOAK_ROUNDS):
+        life_s = choices.uniform(0, LIFE_S)
+        heard = run_child(checker.directory, checker.next, 0, "once", life_s=life_s)
+        checker.check(heard)
+    assert checker.next > SOAK_ROUNDS
 
 
 def test_staging_goes_on_where_it_was(checker: Checker) -> None:

@@ -4,7 +4,8 @@
 
 Kills itself (SIGKILL) at this step: a call of the file layer, a commit of the metadata, or work for the
 event loop, counted from the `start` of the process, from its first `stage` or its first `commit`. Step 0
-never comes. With `stage` the batches are numbered, as by a client that does not know how far it came.
+never comes. With `stage` the batches are numbered, as by a client that does not know how far it came. With
+`once` nothing is staged: the whole transaction is committed in one step.
 Output, one line per event: `begun <n>`, `staged <n>`, `steps <count>` and `committed <n>`.
 """
 
@@ -20,6 +21,7 @@ from kit.faulty_files import CallKind, FaultyFiles
 
 from penstock.log.batch.format import encode_values
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
+from penstock.log.engine import Target
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import RealFiles
@@ -119,6 +121,25 @@ def stage(engine: EmbeddedEngine, number: int, task: int, numbered: bool) -> Non
         engine.transactions.stage_groups(name_of(number), task, [group], sequence)
 
 
+def whole(number: int) -> list[Target]:
+    """All that counts of a transaction, in its order, as its owner keeps it in memory."""
+    return [
+        (topic, at, encode_values(values, 1))
+        for task in sorted(TASKS)
+        for topic, at, values in batches_of(number, task)
+    ]
+
+
+def run_once(engine: EmbeddedEngine, number: int, fuse: Fuse) -> None:
+    tell(f"begun {number}")
+    fuse.burning = True
+    engine.transactions.commit_at_once(name_of(number), whole(number))
+    tell(f"steps {fuse.steps}")
+    tell(f"committed {number}")
+    if number % 2:
+        engine.transactions.commit_at_once(name_of(number), whole(number))
+
+
 def run(engine: EmbeddedEngine, number: int, fuse: Fuse, since: str) -> None:
     transactions, name = engine.transactions, name_of(number)
     state = transactions.begin(name, TIMEOUT_US)
@@ -146,5 +167,8 @@ def run_forked(output: Connection, words: Sequence[str]) -> None:
     fuse.burning = since == "start"
     engine = open_engine(directory, fuse)
     while True:
-        run(engine, number, fuse, since)
+        if since == "once":
+            run_once(engine, number, fuse)
+        else:
+            run(engine, number, fuse, since)
         number += 1

@@ -137,9 +137,10 @@ class EmbeddedEngine:
         later = self._later if threads else None
         self.commit = GroupCommit(threads, self.post, self._monotonic, later=later)
         opened.callback(self.commit.close)
+        rows = TransactionTable(self.metadata)
         self.transactions = Transactions(
-            Staging(self.directory, self.files),
-            TransactionTable(self.metadata),
+            Staging(self.directory, self.files, rows.content_of),
+            rows,
             self.catalogue,
             self.commit,
             self.reserve,

@@ -127,6 +127,11 @@ class Transactions(Protocol):
         """Everything that these tasks staged becomes visible at once. Repeating it changes nothing."""
         ...
 
+    def commit_at_once(self, name: str, batches: Sequence[Target]) -> None:
+        """A whole transaction that its owner kept in memory: durable and visible together, or not at all.
+        Repeating it changes nothing. For small ones: it is written twice, once beside all metadata."""
+        ...
+
     def abort(self, name: str) -> None:
         """Removes what was staged. Aborting an unknown transaction is allowed; a committed one stays."""
         ...

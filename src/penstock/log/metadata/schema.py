@@ -138,6 +138,10 @@ _RECORDS: Final = (
     "DROP TABLE backlogs",
 )
 
+# A small transaction is decided and staged by one change: its batches stand in the rows themselves. NULL
+# where they are in a file, at `position`.
+_STAGED_CONTENT: Final = ("ALTER TABLE staged ADD COLUMN content BLOB",)
+
 Step = str | Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Final[tuple[tuple[Step, ...], ...]] = (
@@ -146,4 +150,5 @@ MIGRATIONS: Final[tuple[tuple[Step, ...], ...]] = (
     _TRANSACTIONS,
     _TRANSACTION_NAMES,
     _RECORDS,
+    _STAGED_CONTENT,
 )

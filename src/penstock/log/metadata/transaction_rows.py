@@ -13,7 +13,7 @@ ranges of rows away.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.log.engine import Tasks
@@ -21,15 +21,19 @@ from penstock.log.errors import TransactionNotOpen
 from penstock.log.metadata import committed_names
 from penstock.log.metadata.committed_names import in_a_range
 from penstock.log.metadata.sql import SqlStore
+from penstock.log.pending import Pending
 
 # Batches of one group. Each has a record at least, and a group is held in memory.
 PLACE_BITS = 24
+
+# The position of a batch that stands in its row and in no file.
+IN_METADATA = -1
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
     """Where a staged batch lies and where it shall go. `created_us` tells the topic from another one of
-    the same name; 0 when that is not known."""
+    the same name; 0 when that is not known. `position`: in its file, or IN_METADATA."""
 
     task: int
     number: int
@@ -87,6 +91,15 @@ def staged_by(metadata: SqlStore, transaction_id: int) -> list[StagedBatch]:
     return [StagedBatch(*row) for row in rows]
 
 
+def content_of(metadata: SqlStore, transaction_id: int, staged: StagedBatch) -> bytes:
+    """Of a batch that stands in its row; empty when the row is gone."""
+    rows = metadata.query(
+        "SELECT content FROM staged WHERE transaction_id = ? AND task = ? AND number = ?",
+        (transaction_id, staged.task, staged.number),
+    )
+    return bytes(rows[0][0] or b"") if rows else b""
+
+
 def usage(metadata: SqlStore, prefix: str) -> tuple[int, int]:
     """How many with this prefix are not committed, and the bytes that they have staged."""
     rows = metadata.query(
@@ -135,16 +148,39 @@ def _state(db: sqlite3.Connection, transaction_id: int) -> str:
     return str(row[0]) if row is not None else "unknown"
 
 
-def stage_row(
-    db: sqlite3.Connection, name: str, transaction_id: int, staged: list[StagedBatch], now_us: int
+def decide_at_once_row(
+    db: sqlite3.Connection, name: str, staged: Sequence[tuple[StagedBatch, bytes]], now_us: int
+) -> tuple[int, str, bool]:
+    """Begun, staged and decided by one change. Gives id and state after it, and whether it is new: when it
+    is repeated, the first one stands."""
+    if in_a_range(db, name):
+        return 0, "committed", False
+    row = db.execute("SELECT id, state FROM transactions WHERE name = ?", (name,)).fetchone()
+    if row is not None:
+        if row[1] == "open":
+            raise TransactionNotOpen(name, "open with staged batches")
+        return row[0], row[1], False
+    # Of nothing at all there is nothing to finish.
+    state = "committing" if staged else "committed"
+    added = db.execute(
+        "INSERT INTO transactions (name, state, deadline_us, updated_us) VALUES (?, ?, ?, ?)",
+        (name, state, now_us, now_us),
+    )
+    transaction_id = added.lastrowid
+    assert transaction_id is not None
+    _insert_staged(db, transaction_id, staged)
+    return transaction_id, state, True
+
+
+def _insert_staged(
+    db: sqlite3.Connection,
+    transaction_id: int,
+    staged: Sequence[tuple[StagedBatch, bytes | None]],
 ) -> None:
-    state = _state(db, transaction_id)
-    if state != "open":
-        raise TransactionNotOpen(name, state)
     db.executemany(
         "INSERT INTO staged"
-        " (transaction_id, task, number, topic, partition, position, length, created_us)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        " (transaction_id, task, number, topic, partition, position, length, created_us, content)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 transaction_id,
@@ -155,10 +191,20 @@ def stage_row(
                 one.position,
                 one.length,
                 one.created_us,
+                content,
             )
-            for one in staged
+            for one, content in staged
         ],
     )
+
+
+def stage_row(
+    db: sqlite3.Connection, name: str, transaction_id: int, staged: list[StagedBatch], now_us: int
+) -> None:
+    state = _state(db, transaction_id)
+    if state != "open":
+        raise TransactionNotOpen(name, state)
+    _insert_staged(db, transaction_id, [(one, None) for one in staged])
     # The deadline keeps its distance from the last sign of life.
     db.execute(
         "UPDATE transactions SET deadline_us = deadline_us + max(?1 - updated_us, 0),"
@@ -265,6 +311,9 @@ class TransactionTable:
     def staged_by(self, transaction_id: int) -> list[StagedBatch]:
         return staged_by(self._store, transaction_id)
 
+    def content_of(self, transaction_id: int, staged: StagedBatch) -> bytes:
+        return content_of(self._store, transaction_id, staged)
+
     def usage(self, prefix: str) -> tuple[int, int]:
         return usage(self._store, prefix)
 
@@ -282,6 +331,11 @@ class TransactionTable:
             lambda db: decide_row(db, name, transaction_id, tasks, now_us)
         ).result()
 
+    def decide_at_once(
+        self, name: str, staged: Sequence[tuple[StagedBatch, bytes]], now_us: int
+    ) -> tuple[int, str, bool]:
+        return self._store.submit(lambda db: decide_at_once_row(db, name, staged, now_us)).result()
+
     def undecide(self, transaction_id: int) -> None:
         self._store.submit(lambda db: undecide_row(db, transaction_id)).result()
 
@@ -290,6 +344,12 @@ class TransactionTable:
 
     def finish(self, transaction_id: int, now_us: int) -> None:
         self._store.submit(lambda db: finish_row(db, transaction_id, now_us)).result()
+
+    def finish_soon(
+        self, transaction_id: int, now_us: int, done: Callable[[Pending[None]], object]
+    ) -> None:
+        """Does not wait; calls `done` when it is durable or has failed."""
+        self._store.submit(lambda db: finish_row(db, transaction_id, now_us), first=done)
 
     def remove(self, transaction_id: int, late_us: int | None) -> str:
         return self._store.submit(lambda db: remove_row(db, transaction_id, late_us)).result()

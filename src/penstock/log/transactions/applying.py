@@ -14,7 +14,7 @@ decides to show a part of it, by creating the file GIVE_UP_FILE.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -38,6 +38,7 @@ from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.producers import TRANSACTION_BIT
 from penstock.log.partitions.tokens import AppendToken
+from penstock.log.pending import Pending
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.segment import Segment
 from penstock.log.transactions.retries import Retries
@@ -97,6 +98,8 @@ class Applier:
         self._told: dict[int, str] = {}
         # Producers of committed transactions that their partitions can forget at the next commit.
         self._over: dict[Partition, list[int]] = {}
+        # Transactions that became durably committed since the last one was applied, and their partitions.
+        self._finished: deque[tuple[int, set[Partition]]] = deque()
         # At start nobody serves the partitions yet: appends are written in this thread.
         self._inline = False
 
@@ -125,14 +128,25 @@ class Applier:
     def forget_closed(self) -> None:
         """Of topics that were deleted nothing needs to be known."""
         with self._applying:
+            self._note_finished()
             self._over = {one: over for one, over in self._over.items() if not one.closed}
 
-    def apply(self, transaction_id: int, *, checked: bool = False) -> bool:
+    def apply(
+        self,
+        transaction_id: int,
+        *,
+        checked: bool = False,
+        batches: Mapping[int, Batch] | None = None,
+    ) -> bool:
         """Appends what was staged and shows it. Raises when the log refuses; then it is tried again.
 
         False when somebody else had to give it up. `checked`: what was staged has just been read.
+        `batches`: all that was staged, by number, of a transaction with a single task. Of such a one the
+        state "committed" is written without waiting for it: until it is there, a start does what is done
+        already once more, and finds nothing to do.
         """
         with self._applying:
+            self._note_finished()
             state = self._rows.state_of(transaction_id)
             if state != "committing":
                 return state == "committed"
@@ -140,18 +154,41 @@ class Applier:
             try:
                 steps = self._steps(transaction_id)
                 self._check_turn(transaction_id, held | {step.target for step in steps})
-                if not checked:
-                    steps = self._readable(transaction_id, steps, held)
-                self._append(transaction_id, steps, held)
+                if batches is not None:
+                    given = iter([batches[step.entry.number] for step in steps])
+                    self._append_all(transaction_id, steps, given, held)
+                else:
+                    if not checked:
+                        steps = self._readable(transaction_id, steps, held)
+                    self._append(transaction_id, steps, held)
                 self._flush(held)
-                now_us = self._clock_us()
-                self._rows.finish(transaction_id, now_us)
+                self._finish(transaction_id, held, waits=batches is None)
             except Exception as error:
                 self._failed(transaction_id, error, held)
                 raise
             self._release(transaction_id)
         self._end(transaction_id)
         return True
+
+    def _finish(self, transaction_id: int, held: set[Partition], *, waits: bool) -> None:
+        now_us = self._clock_us()
+        if waits:
+            self._rows.finish(transaction_id, now_us)
+            self._finished.append((transaction_id, held))
+            return
+
+        def written(done: Pending[None]) -> None:
+            """Where it fails, the next `expire` finds it decided and finishes it."""
+            if done.error is None:
+                self._finished.append((transaction_id, held))
+
+        self._rows.finish_soon(transaction_id, now_us, written)
+
+    def _note_finished(self) -> None:
+        while self._finished:
+            transaction_id, partitions = self._finished.popleft()
+            for partition in partitions:
+                self._over.setdefault(partition, []).append(TRANSACTION_BIT | transaction_id)
 
     def _failed(self, transaction_id: int, error: Exception, held: set[Partition]) -> None:
         if isinstance(error, StagingDamaged) and error.rolled_back:
@@ -350,8 +387,6 @@ class Applier:
         """In one go on the event loop: a reader there sees all of it or nothing. Watchers are woken
         when all of it can be seen."""
         held = self._held.pop(transaction_id)
-        for partition in held:
-            self._over.setdefault(partition, []).append(TRANSACTION_BIT | transaction_id)
 
         def release() -> None:
             for outcome in [partition.release(transaction_id) for partition in held]:

@@ -1,7 +1,8 @@
 """What transactions keep on the disk: staged batches in files, their places and states in the metadata.
 
-One file per task of a transaction, in `transactions/<id>/` of the data directory. A staged batch has the
-form of a stored one, with its number within the task in the place of the offset:
+A transaction that is staged and decided in one step has its batches in the metadata, and no file. Otherwise
+there is one file per task of a transaction, in `transactions/<id>/` of the data directory. A staged batch
+has the form of a stored one, with its number within the task in the place of the offset:
 
     number of a batch:  sequence of its group << 24 | its place within the group
 
@@ -14,13 +15,13 @@ metadata/transaction_rows.py.
 """
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
-from penstock.log.batch.format import FLAG_EMPTY_DELETES, VERSION, Batch, BatchError
+from penstock.log.batch.format import FLAG_EMPTY_DELETES, VERSION, Batch, BatchError, check_batch
 from penstock.log.errors import StagingDamaged
-from penstock.log.metadata.transaction_rows import StagedBatch
+from penstock.log.metadata.transaction_rows import IN_METADATA, StagedBatch
 from penstock.log.storage.files import File, FileSystem
-from penstock.log.storage.scan import Walker
+from penstock.log.storage.names import METADATA_FILE
 from penstock.log.storage.segment import write_parts
 
 STAGING_DIRECTORY = "transactions"
@@ -31,9 +32,17 @@ GIVE_UP_FILE = "give-up"
 class Staging:
     """The staging files of one data directory. Every call may touch the disk. Thread-safe."""
 
-    def __init__(self, root: str, files: FileSystem) -> None:
+    def __init__(
+        self,
+        root: str,
+        files: FileSystem,
+        in_metadata: Callable[[int, StagedBatch], bytes] = lambda *_: b"",
+    ) -> None:
+        """`in_metadata` gives the content of a batch that is in no file, by transaction."""
         self._root = f"{root}/{STAGING_DIRECTORY}"
+        self._metadata_path = f"{root}/{METADATA_FILE}"
         self._files = files
+        self._in_metadata = in_metadata
         self._lock = threading.Lock()
         # Files whose names are durable, by transaction. A file that is not in here gets its directory
         # synced with the next write, whatever became of the write that created it.
@@ -80,13 +89,17 @@ class Staging:
         path = ""
         try:
             for entry in staged:
+                if entry.position == IN_METADATA:
+                    content = self._in_metadata(transaction_id, entry)
+                    yield _batch_in(content, self._metadata_path, entry)
+                    continue
                 wanted = self._path(transaction_id, entry.task)
                 if file is None or wanted != path:
                     if file is not None:
                         file.close()
                     path = wanted
                     file = self._open_to_read(path)
-                yield _batch_at(file, path, entry)
+                yield _batch_in(file.pread(entry.length, entry.position), path, entry)
         finally:
             if file is not None:
                 file.close()
@@ -127,15 +140,19 @@ class Staging:
         return [int(name) for name in names if name.isascii() and name.isdigit()]
 
 
-def _batch_at(file: File, path: str, entry: StagedBatch) -> Batch:
-    walker = Walker(file, entry.position, entry.position + entry.length, entry.length)
+def batch_content(batch: Batch, number: int) -> bytes:
+    """A batch as it is staged."""
+    return batch.stamp(number, 0) + batch.body
+
+
+def _batch_in(content: bytes, path: str, entry: StagedBatch) -> Batch:
     try:
-        header = walker.check()
-        if header is None or header.length != entry.length or header.base_offset != entry.number:
+        header = check_batch(content, 0)
+        if header.length != entry.length or header.base_offset != entry.number:
             raise BatchError("another batch lies here")
-        body = walker.body(header)
     except BatchError as error:
-        raise StagingDamaged(path, entry.position, error.reason) from None
+        raise StagingDamaged(path, max(entry.position, 0), error.reason) from None
+    body = content[header.size : header.length]
     # What was staged before version 2: an empty value of a key stays a deletion mark.
     kept_flags = FLAG_EMPTY_DELETES if header.version < VERSION else 0
     return Batch(

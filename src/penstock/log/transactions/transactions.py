@@ -1,7 +1,8 @@
 """Transactions by name: staged by many tasks, across topics and partitions, visible at once or never.
 
 A task stages batches; they are durable beside the log (staging.py) and not visible to readers. The commit
-names the tasks that count. Its point of no return is one row in the metadata. What follows is in
+names the tasks that count. A small transaction that its owner has kept in memory is staged and decided by
+one change of the metadata (`commit_at_once`). The point of no return is one row there. What follows is in
 applying.py. Names of committed transactions are remembered, so a repeated commit changes nothing.
 
     open --commit--> committing --all appended--> committed
@@ -30,6 +31,7 @@ from penstock.log.errors import (
 from penstock.log.metadata.catalogue import Catalogue
 from penstock.log.metadata.committed_names import FOLDED_AFTER_US
 from penstock.log.metadata.transaction_rows import (
+    IN_METADATA,
     StagedBatch,
     TransactionTable,
     number_of,
@@ -38,7 +40,7 @@ from penstock.log.metadata_errors import MetadataError, MetadataWriteFailed
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.storage.reserve import Reserve
 from penstock.log.transactions.applying import Applier, Post, check_topic
-from penstock.log.transactions.staging import Staging
+from penstock.log.transactions.staging import Staging, batch_content
 
 # A committed name is remembered this long: far longer than any client repeats a commit, and than a stream
 # that crashed is left alone.
@@ -204,6 +206,32 @@ class Transactions:
         if state != "committed" and not self._finish(transaction_id, checked=checked):
             raise TransactionNotOpen(name, "unknown")
 
+    def commit_at_once(self, name: str, batches: Sequence[Target]) -> None:
+        """Begun, staged and decided by one change; all of it visible at once. Repeating it changes nothing.
+
+        The number of flushes depends on the number of partitions alone. Raises what `check` raises, and
+        what `commit` raises after the check: before the decision nothing is stored.
+        """
+        entries: list[StagedBatch] = []
+        for place, (topic, partition, batch) in enumerate(batches):
+            self.check(topic, partition, batch)
+            created_us = self._catalogue.get(topic).info.created_us
+            number = number_of(0, place)
+            size = batch.size()
+            entries.append(StagedBatch(0, number, topic, partition, IN_METADATA, size, created_us))
+        if batches:
+            self._reserve.check(f"transaction {name!r}")
+        given = {entry.number: target[2] for entry, target in zip(entries, batches, strict=True)}
+        staged = [(entry, batch_content(given[entry.number], entry.number)) for entry in entries]
+        try:
+            transaction_id, state, new = self._rows.decide_at_once(name, staged, self._clock_us())
+        except (MetadataWriteFailed, TimeoutError) as error:
+            raise DecisionUnknown(_reason(error)) from error
+        if state == "committed":
+            return
+        if not self._finish(transaction_id, batches=given if new else None):
+            raise TransactionNotOpen(name, "unknown")
+
     def abort(self, name: str) -> None:
         """What was staged is gone. Aborting what does not exist is fine; a commit stands."""
         found = self._rows.find(name)
@@ -247,11 +275,17 @@ class Transactions:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _finish(self, transaction_id: int, *, checked: bool = False) -> bool:
+    def _finish(
+        self,
+        transaction_id: int,
+        *,
+        checked: bool = False,
+        batches: Mapping[int, Batch] | None = None,
+    ) -> bool:
         """Applies what is decided. Whatever keeps it from that now, the answer says that it is decided:
         "nothing was stored", as the log says of a single append, would make a client write it twice."""
         try:
-            return self._applier.apply(transaction_id, checked=checked)
+            return self._applier.apply(transaction_id, checked=checked, batches=batches)
         except (CommitUnfinished, StagingDamaged):
             raise  # damaged: an operator decides
         except Exception as error:
