@@ -95,8 +95,9 @@ class _Rows:
         longest = max(worst.callback_ms, worst.collection_ms)
         self.most(f"{what}: longest callback", longest, "ms CPU", CALLBACK_MS)
         if longest > CALLBACK_MS:
-            print(f"  {what}: {worst.callback_ms:.1f} ms {worst.callback}, collection "
-                  f"{worst.collection_ms:.1f} ms", flush=True)  # fmt: skip
+            print(f"  {what}: {worst.callback_ms:.1f} ms {worst.callback}, of it collection of garbage "
+                  f"{worst.collecting_ms:.1f} ms, {worst.faults} new pages; longest collection in any "
+                  f"thread {worst.collection_ms:.1f} ms", flush=True)  # fmt: skip
         server.reset()
 
     def timed(self, work: Callable[[], object]) -> float:

@@ -13,6 +13,7 @@ import ctypes
 import gc
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,17 @@ ANSWER = "size-server "
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The longest callback and the longest collection of garbage in any thread, in CPU milliseconds."""
+    """The longest callback, what of it was collection of garbage, and the longest collection in any thread,
+    in CPU milliseconds. `faults`: pages that were touched for the first time in that callback."""
 
     callback_ms: float
     callback: str
+    collecting_ms: float
+    faults: int
     collection_ms: float
 
+
+NOTHING = Worst(0.0, "", 0.0, 0, 0.0)
 
 # --- inside the server ------------------------------------------------------------------------------
 
@@ -50,21 +56,29 @@ class _Meter:
     """Measures every callback of every asyncio loop of this process."""
 
     def __init__(self) -> None:
-        self.callback_ns = 0
-        self.callback = ""
-        self.collection_ns = 0
+        self.worst = NOTHING
         self._collecting: dict[int, int] = {}
+        # In the callback that runs now.
+        self._collected_ns = 0
 
     def install(self) -> None:
         run = asyncio.events.Handle._run
 
         def measured(handle: asyncio.events.Handle) -> None:
+            self._collected_ns = 0
+            faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
             began_ns = time.thread_time_ns()
             run(handle)
             took_ns = time.thread_time_ns() - began_ns
-            if took_ns > self.callback_ns:
-                self.callback_ns = took_ns
-                self.callback = repr(handle)
+            if took_ns > self.worst.callback_ms * 1e6:
+                faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults
+                self.worst = replace(
+                    self.worst,
+                    callback_ms=took_ns / 1e6,
+                    callback=repr(handle),
+                    collecting_ms=self._collected_ns / 1e6,
+                    faults=faults,
+                )
 
         # The one place that runs callbacks: to replace it is the purpose.
         asyncio.events.Handle._run = measured  # type: ignore[method-assign, assignment]
@@ -76,17 +90,17 @@ class _Meter:
             self._collecting[thread] = time.thread_time_ns()
         elif thread in self._collecting:
             took_ns = time.thread_time_ns() - self._collecting.pop(thread)
-            self.collection_ns = max(self.collection_ns, took_ns)
+            if thread == threading.main_thread().ident:
+                self._collected_ns += took_ns
+            longest_ms = max(self.worst.collection_ms, took_ns / 1e6)
+            self.worst = replace(self.worst, collection_ms=longest_ms)
 
     def answer(self) -> None:
         """Obeys the commands on standard input until it ends."""
         for line in sys.stdin:
             if line.strip() == "reset":
-                self.callback_ns = self.collection_ns = 0
-                self.callback = ""
-            worst = Worst(self.callback_ns / 1e6, self.callback, self.collection_ns / 1e6)
-            shown = {name: getattr(worst, name) for name in Worst.__slots__}
-            print(f"{ANSWER}{json.dumps(shown)}", flush=True)
+                self.worst = NOTHING
+            print(f"{ANSWER}{json.dumps(asdict(self.worst))}", flush=True)
 
 
 PR_SET_PDEATHSIG = 1  # from sys/prctl.h

@@ -14,8 +14,9 @@ from penstock.log.engine import AppendToken, Pending, ReadResult, TopicInfo
 
 T = TypeVar("T")
 
-# Topics of up to this many partitions are described on the event loop, larger ones with `aside`.
-DESCRIBED_AT_ONCE: Final = 256
+# Topics of up to this many partitions are described on the event loop, larger ones with `aside`: each may
+# have hundreds of segments.
+DESCRIBED_AT_ONCE: Final = 64
 
 
 class Port(Protocol):

@@ -31,7 +31,7 @@ OVER: Final = 4
 
 # One request in so many (a power of two) looks at the clock. A request takes 0.1 ms at the most, and a read
 # with few requests never looks.
-REQUESTS_BETWEEN_LOOKS: Final = 8
+REQUESTS_BETWEEN_LOOKS: Final = 4
 
 # Events.
 WAIT: Final = 0

@@ -4,11 +4,12 @@ import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kit.engines import WAIT_S, Opener, batch, change, delete, make, put, values_of
 from kit.faulty_files import FaultyFiles
+from kit.overriding import Overriding
 from kit.partitions import Bench, Clock, read_all
 
 from penstock.log.embedded import EmbeddedEngine, EngineOptions
@@ -21,7 +22,7 @@ from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.verify import verify
 from penstock.log.settings import TopicSettings
 from penstock.log.storage import reader
-from penstock.log.storage.files import RealFiles
+from penstock.log.storage.files import FileSystem, RealFiles
 
 
 def opened_numbers(engine: EmbeddedEngine, topic: str) -> list[int]:
@@ -54,6 +55,27 @@ def test_a_start_opens_nothing_and_lists_know_the_ends(written: Opener) -> None:
     engine.close()
     again = written()
     assert [again.offsets("orders", n)[1] for n in range(3)] == [2, 0, 1]
+
+
+def test_an_open_partition_knows_the_sizes_of_its_files(opened: Opener) -> None:
+    """Lists ask for them on the event loop, and there may be thousands: the disk is asked once."""
+    engine = opened()
+    make(engine, "t", segment_bytes=4096)
+    for _ in range(20):
+        put(engine, "t", b"x" * 1000)
+    engine.close()
+    again = opened()
+    put(again, "t", b"x")
+    partition = again.catalogue.partition("t", 0)
+
+    def ask(path: str) -> int:
+        raise AssertionError(f"asked for {path}")
+
+    partition.pool.files = cast(FileSystem, Overriding(again.files, size=ask))
+    found = again.partition_info("t", 0)
+    assert found.segments > 3
+    on_disk = [path.stat().st_size for path in Path(partition.directory).glob("*.log")]
+    assert (found.segments, found.size_bytes) == (len(on_disk), sum(on_disk))
 
 
 @pytest.mark.parametrize("touch", ["append", "read", "watch", "time"])

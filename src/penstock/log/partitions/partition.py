@@ -60,6 +60,8 @@ class Partition(LoopAppends):
             if not segment.sealed:
                 self._sealing.add(segment, self.segments[-1].base_offset, self._producers)
         self.finish_rolls()
+        # A thread opens partitions, and the event loop asks later: then the file system is not asked.
+        self.size_bytes()
 
     # --- visibility ------------------------------------------------------------------------------
 
@@ -185,7 +187,12 @@ class Partition(LoopAppends):
     def segment_size(self, segment: Segment) -> int:
         if segment.index is not None:
             return segment.index.size
-        return self.pool.files.size(segment.path)
+        if segment.sealed_bytes is not None:
+            return segment.sealed_bytes
+        size = self.pool.files.size(segment.path)
+        if segment.sealed:
+            segment.sealed_bytes = size
+        return size
 
     def trim(self, offset: int) -> None:
         """Trims everything below `offset`: it is never read again; whole segments are removed at once."""

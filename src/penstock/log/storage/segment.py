@@ -121,6 +121,8 @@ class Segment:
     index: SparseIndex | None = None
     damages: list[Damage] = field(default_factory=list)
     salt: Salt = ANY_SALT
+    # Of the file, once somebody asked; a sealed one does not change.
+    sealed_bytes: int | None = None
     path: str = field(init=False)
 
     def __post_init__(self) -> None:
