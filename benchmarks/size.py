@@ -329,11 +329,14 @@ def _segments(data: Path, count: int) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.size")
-    parser.add_argument("parts", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="small sizes, no numbers to quote")
     options = parser.parse_args()
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     end_when_told()
-    for table in tables(options.quick, tuple(options.parts)):
+    for table in tables(options.quick, tuple(options.parts) or PARTS):
         print(f"\n{table.text()}", flush=True)
 
 

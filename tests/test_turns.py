@@ -16,7 +16,11 @@ def test_a_turn_counts_from_its_first_look() -> None:
     now_s[0] += TURN_S / 2
     assert not turn.over()
     now_s[0] += TURN_S
-    assert turn.over() and turn.over(), "also for those that begin no turn of their own"
+    assert turn.over() and turn.over()
+    turn.begin()
+    assert not turn.over()
+    turn.end()
+    assert turn.over(), "for those that begin no turn"
     turn.begin()
     assert not turn.over()
 

@@ -12,6 +12,7 @@ from kit.overriding import Overriding
 from kit.running_server import Running, running_server
 
 from penstock.broker.access.access import Principal
+from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.records import Records
 from penstock.log.errors import UnknownTopic
 from penstock.server.http import app
@@ -408,6 +409,23 @@ def test_a_list_of_groups_looks_at_its_own_part_only(
         assert ([one["name"] for one in page["groups"]], page["next"]) == (["b"], "b")
         # One more, to see whether there are more.
         assert asked == ["b", "c"]
+
+    with_server(tmp_path, test)
+
+
+@pytest.mark.parametrize("partitions", [DESCRIBED_AT_ONCE, DESCRIBED_AT_ONCE + 1])
+def test_a_wide_topic_is_described_as_a_narrow_one(tmp_path: Path, partitions: int) -> None:
+    """It is made and written in a thread; nobody sees that."""
+
+    async def test(running: Running) -> None:
+        made = await running.call("POST", "/api/v1/topics", {"name": "t", "partitions": partitions})
+        assert (made.status, len(made.json["partition_details"])) == (201, partitions)
+        await append(running, "t", b"v", partition=partitions - 1)
+        found = await running.call("GET", "/api/v1/topics/t")
+        assert found.headers["content-type"] == "application/json"
+        assert found.json["partition_details"][-1]["latest"] == 1
+        purged = (await running.call("POST", "/api/v1/topics/t/purge")).json
+        assert purged["freed_bytes"] > 0 and purged["partition_details"][-1]["earliest"] == 1
 
     with_server(tmp_path, test)
 

@@ -65,11 +65,11 @@ class Api:
 
         return await asyncio.to_thread(_listed, "topics", query, self.engine.topic_names, shown)
 
-    async def topic(self, who: Principal, name: str) -> Json:
+    async def topic(self, who: Principal, name: str) -> Json | bytes:
         self.broker.require(who, Operation.DESCRIBE_TOPIC, name)
         return await self._described(name)
 
-    async def create_topic(self, who: Principal, request: TopicRequest) -> Json:
+    async def create_topic(self, who: Principal, request: TopicRequest) -> Json | bytes:
         partitions = request.partitions
         if partitions is None:
             partitions = self.broker.options.default_partitions
@@ -79,7 +79,7 @@ class Api:
             await creation
         return await self._described(request.name)
 
-    async def change_topic(self, who: Principal, name: str, request: TopicChange) -> Json:
+    async def change_topic(self, who: Principal, name: str, request: TopicChange) -> Json | bytes:
         change = self.broker.change_topic(who, name, request.settings, request.partitions)
         await change
         return await self._described(name)
@@ -87,9 +87,9 @@ class Api:
     async def delete_topic(self, who: Principal, name: str) -> None:
         await self.broker.delete_topic(who, name)
 
-    async def purge_topic(self, who: Principal, name: str) -> Json:
+    async def purge_topic(self, who: Principal, name: str) -> Json | bytes:
         freed_bytes = await self.broker.purge_topic(who, name)
-        return {**await self._described(name), "freed_bytes": freed_bytes}
+        return await self._described(name, freed_bytes=freed_bytes)
 
     def _info(self, name: str) -> TopicInfo:
         info = self.engine.topic(name)
@@ -97,12 +97,15 @@ class Api:
             raise BrokerError(Code.UNKNOWN_TOPIC, f"no topic named {name!r}")
         return info
 
-    async def _described(self, name: str) -> Json:
-        """Made in a thread, as lists are, where a topic has very many partitions."""
+    async def _described(self, name: str, **more: object) -> Json | bytes:
+        """Made in a thread, as lists are, where a topic has very many partitions, and written there: that
+        takes as long."""
         info = self._info(name)
         if info.partitions <= DESCRIBED_AT_ONCE:
-            return self._topic_with_partitions(info)
-        return await asyncio.to_thread(self._topic_with_partitions, info)
+            return {**self._topic_with_partitions(info), **more}
+        return await asyncio.to_thread(
+            lambda: msgspec.json.encode({**self._topic_with_partitions(info), **more})
+        )
 
     def _topic(self, info: TopicInfo) -> Json:
         """Those of its partitions that were never written add nothing to it."""

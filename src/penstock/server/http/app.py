@@ -356,8 +356,10 @@ async def _body(request: Request, kind: type[T]) -> T:
         raise BrokerError(Code.INVALID_REQUEST, f"the body: {error}") from None
 
 
-def _json(answer: dict[str, Any], status: int = 200) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type=JSON)
+def _json(answer: dict[str, Any] | bytes, status: int = 200) -> Response:
+    """`answer`: what shall be written as JSON, or JSON."""
+    body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+    return Response(body, status, media_type=JSON)
 
 
 def _error(error: BrokerError, status: int | None = None) -> Response:

@@ -112,6 +112,7 @@ class Connection(Carrier):
                 self._receive(data)
         finally:
             self.stream.read_ends()
+            self._hub.turn.end()
 
     def eof_received(self) -> bool:
         """True: our side stays open until the session has answered."""

@@ -68,7 +68,8 @@ class Hub:
         self._relief = Relief(loop.time, lambda work: loop.run_in_executor(None, work))
         self._addresses: Counter[str] = Counter()
         self._unflushed: list[NetStream] = []
-        # A read of a connection begins it. Callbacks that begin none share that of the last one.
+        # A read of a connection begins it. Other callbacks have none: what their sessions have left to do,
+        # they do in a turn of their own.
         self.turn = Turn()
         # Streams whose sessions gave way.
         self._behind: deque[NetStream] = deque()
@@ -122,6 +123,7 @@ class Hub:
             self._behind.popleft()
             if self.turn.over():
                 break
+        self.turn.end()
         if self._behind:
             self.loop.call_soon(self._go_on)
 
