@@ -122,3 +122,27 @@ def test_a_wrong_key_is_refused(tmp_path: Path, run: Run, monkeypatch: pytest.Mo
         assert run("pub", "demo", "x", *FLYMQ, "--key", key)[0] == 0
         code, _, errors = run("sub", "demo", *FLYMQ, "--key", key)
         assert code == ExitCode.NOT_AUTHORIZED and "app may not look at topic 'demo'" in errors
+
+
+def test_messages_with_a_time_to_live(run: Run, server: LiveServer) -> None:
+    assert run("pub", "timed", "kept", "--ttl", "1 h", *FLYMQ)[0] == 0
+    info = server.server.engine.read("timed", 0, 0, 100)
+    view = info.result().views[0]
+    assert view.expiry_of(0) - view.time_of(0) == pytest.approx(3_600_000_000, abs=60_000_000)
+    assert run("cat", "timed")[1] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--ttl", "1 h"), "--ttl needs --protocol flymq"),
+        (("--ttl", "soon", *FLYMQ), '--ttl soon: a time such as "250 ms"'),
+        (
+            ("--ttl", "1 h", "-K", "k", *FLYMQ),
+            "--ttl goes with neither --message-key nor --partition",
+        ),
+    ],
+)
+def test_a_time_to_live_that_cannot_be(run: Run, options: tuple[str, ...], words: str) -> None:
+    code, _, errors = run("pub", "untimed", "message", *options)
+    assert code == ExitCode.USAGE and words in " ".join(errors.split())

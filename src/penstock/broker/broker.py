@@ -41,6 +41,10 @@ from penstock.turns import GrowingDict
 # only; all are dropped when a client exceeds this number.
 MAX_LOOSE_OFFSETS = 10_000
 
+MILLISECOND_US: Final = 1_000
+# A hundred years: more is a mistake of units, and a time in microseconds has to fit 64 bits.
+MAX_TTL_MS: Final = 100 * 365 * 24 * 3600 * 1000
+
 # The name in the log of a creator without a login.
 WITHOUT_LOGIN: Final = "a client without a login"
 MADE: Final = "topic %r was made, %d partition(s), by %s"
@@ -296,6 +300,13 @@ class Broker:
         else:
             tokens[partition] = token
         return token
+
+    def expiry_us(self, ttl_ms: int) -> int:
+        """When a record that is published now expires; 0, which is never, for a time to live of 0."""
+        if not 0 <= ttl_ms <= MAX_TTL_MS:
+            detail = f"a time to live of {ttl_ms} ms: give 0, which is none, to {MAX_TTL_MS}"
+            raise BrokerError(Code.INVALID_REQUEST, detail)
+        return self.engine.run_us() + ttl_ms * MILLISECOND_US if ttl_ms else 0
 
     def place(self, principal: Principal, topic: str, records: Records) -> list[Part]:
         """Chooses partitions for records that name none, and makes the topic where there is none. Records

@@ -18,11 +18,11 @@ TURN_BYTES: Final = 64 * 1024
 
 
 class Records:
-    """Records of one publish, to one topic. Keys and headers stand beside the values, where there are
-    any; `batch` is there when the peer sent columns that are encoded and checked already. `time_us`: of the
-    records, once they are published."""
+    """Records of one publish, to one topic. Keys, headers and expiries (0: never) stand beside the values,
+    where there are any; `batch` is there when the peer sent columns that are encoded and checked already.
+    `time_us`: of the records, once they are published."""
 
-    __slots__ = ("at_most_once", "batch", "headers", "keys", "time_us", "values")
+    __slots__ = ("at_most_once", "batch", "expiries", "headers", "keys", "time_us", "values")
 
     def __init__(
         self,
@@ -30,12 +30,15 @@ class Records:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
         *,
+        expiries: Sequence[int] | None = None,
         at_most_once: bool = False,
         batch: Batch | None = None,
     ) -> None:
+        """`expiries`: by the clock of Engine.run_us."""
         self.values = values
         self.keys = keys
         self.headers = headers
+        self.expiries = expiries
         self.at_most_once = at_most_once
         self.batch = batch
         self.time_us = 0
@@ -45,7 +48,7 @@ class Records:
         if self.batch is not None:
             return self.batch
         self.time_us = clock_us()
-        if self.keys is None and self.headers is None:
+        if self.keys is None and self.headers is None and self.expiries is None:
             batch = encode_values(self.values, self.time_us)
         else:
             batch = self._built(self.time_us)
@@ -58,7 +61,8 @@ class Records:
         for number, value in enumerate(self.values):
             key = None if self.keys is None else self.keys[number]
             headers = None if self.headers is None else self.headers[number]
-            builder.add(value, now_us, key, headers)
+            expiry_us = 0 if self.expiries is None else self.expiries[number]
+            builder.add(value, now_us, key, headers, expiry_us)
         return builder.build()
 
     def check(self, batch: Batch, limit: int) -> None:
@@ -72,6 +76,7 @@ class Records:
             [self.values[row] for row in rows],
             None if self.keys is None else [self.keys[row] for row in rows],
             None if self.headers is None else [self.headers[row] for row in rows],
+            expiries=None if self.expiries is None else [self.expiries[row] for row in rows],
             at_most_once=self.at_most_once,
         )
 

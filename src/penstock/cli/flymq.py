@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from penstock.cli.outbox import Outbox
+from penstock.cli.outbox import Extras, Outbox
 from penstock.cli.output import TOLD_BY_FLYMQ, Formatter, Record, formatter, standard_output
 from penstock.cli.places import Place, parse_place
 from penstock.cli.sub import Wanted, next_item
@@ -29,11 +29,10 @@ IDLE_MOST_S: Final = 0.1
 class FlyMQOutbox:
     """`client` is a blocking FlyMQ client. Each `send` waits for the answers."""
 
-    def __init__(self, client: Any, topic: str, partition: int | None, key: bytes | None) -> None:
+    def __init__(self, client: Any, topic: str, extras: Extras) -> None:
         self._client = client
         self._topic = topic
-        self._partition = partition
-        self._key = key
+        self._extras = extras
 
     @property
     def tally(self) -> "Tally":
@@ -41,8 +40,12 @@ class FlyMQOutbox:
         return tally
 
     def send(self, values: list[bytes]) -> None:
-        keys = None if self._key is None else [self._key] * len(values)
-        self._client.produce_many(self._topic, values, keys=keys, partition=self._partition)
+        extras = self._extras
+        if extras.ttl_ms is not None:
+            self._client.produce_with_ttl(self._topic, values, extras.ttl_ms)
+            return
+        keys = None if extras.key is None else [extras.key] * len(values)
+        self._client.produce_many(self._topic, values, keys=keys, partition=extras.partition)
 
     def look(self) -> None:
         """Nothing waits."""
@@ -52,14 +55,14 @@ class FlyMQOutbox:
 
 
 @contextmanager
-def open_outbox(
-    target: Target, topic: str, qos: int, partition: int | None, key: bytes | None = None
-) -> Iterator[Outbox]:
+def open_outbox(target: Target, topic: str, qos: int, extras: Extras) -> Iterator[Outbox]:
     """FlyMQ has no QoS: what is confirmed is on disk."""
     from penstock.client.flymq import connect_flymq
 
+    if extras.ttl_ms is not None and (extras.key is not None or extras.partition is not None):
+        raise typer.BadParameter("--ttl goes with neither --message-key nor --partition in FlyMQ")
     with connect_flymq(target.server, key=target.key, settings=target.settings()) as client:
-        yield FlyMQOutbox(client, topic, partition, key)
+        yield FlyMQOutbox(client, topic, extras)
 
 
 def follow(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:

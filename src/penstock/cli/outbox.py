@@ -8,6 +8,7 @@ confirmation after a number of bytes and after some time.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import typer
@@ -30,6 +31,7 @@ REQUEST_RECORDS: Final = 5_000
 PARTITION_NEEDS_RUSTLOG: Final = (
     "--partition needs --protocol rustlog or flymq; BlipMQ cannot choose one"
 )
+TTL_NEEDS_FLYMQ: Final = "--ttl needs --protocol flymq; the other protocols cannot say it"
 KEY_NEEDS_FLYMQ: Final = "--message-key needs --protocol flymq; the other protocols have no keys"
 
 
@@ -142,39 +144,46 @@ class RustLogOutbox:
         return NotFound(error.code, text, error.what)
 
 
-# target, topic, QoS, partition, key of the messages
-OpenOutbox = Callable[[Target, str, int, int | None, bytes | None], AbstractContextManager[Outbox]]
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What only some protocols have: a partition, a key of the messages, a time to live."""
+
+    partition: int | None = None
+    key: bytes | None = None
+    ttl_ms: int | None = None
+
+
+# target, topic, QoS, what else was asked for
+OpenOutbox = Callable[[Target, str, int, Extras], AbstractContextManager[Outbox]]
 
 
 @contextmanager
-def open_blipmq(
-    target: Target, topic: str, qos: int, partition: int | None, key: bytes | None = None
-) -> Iterator[Outbox]:
+def open_blipmq(target: Target, topic: str, qos: int, extras: Extras) -> Iterator[Outbox]:
     from penstock.client.blipmq import connect_blipmq
 
-    _require_no_message_key(key)
-    if partition is not None:
+    _require_plain(extras)
+    if extras.partition is not None:
         raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
     with connect_blipmq(target.server, key=target.key, settings=target.settings()) as client:
         yield BlipMQOutbox(client, topic, qos)
 
 
 @contextmanager
-def open_rustlog(
-    target: Target, topic: str, qos: int, partition: int | None, key: bytes | None = None
-) -> Iterator[Outbox]:
+def open_rustlog(target: Target, topic: str, qos: int, extras: Extras) -> Iterator[Outbox]:
     """RustLog has no QoS: what is confirmed is on disk."""
-    _require_no_message_key(key)
+    _require_plain(extras)
     target.require_no_key("RustLog")
     from penstock.client.rustlog import connect_rustlog
 
     with connect_rustlog(target.server, settings=target.settings()) as client:
-        yield RustLogOutbox(client, topic, partition or 0)
+        yield RustLogOutbox(client, topic, extras.partition or 0)
 
 
-def _require_no_message_key(key: bytes | None) -> None:
-    if key is not None:
+def _require_plain(extras: Extras) -> None:
+    if extras.key is not None:
         raise typer.BadParameter(KEY_NEEDS_FLYMQ)
+    if extras.ttl_ms is not None:
+        raise typer.BadParameter(TTL_NEEDS_FLYMQ)
 
 
 def requests(values: list[bytes]) -> Iterator[list[bytes]]:

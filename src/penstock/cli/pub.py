@@ -18,6 +18,7 @@ import typer
 from penstock.cli.outbox import (
     CONFIRM_S,
     FLUSH_BYTES,
+    Extras,
     OpenOutbox,
     Outbox,
     outcome,
@@ -72,6 +73,10 @@ def publish(
         str | None,
         typer.Option("-K", "--message-key", metavar="KEY", help="FlyMQ: the key of the messages."),
     ] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option("--ttl", metavar="TIME", help="FlyMQ: deliver none later than this, as 30s."),
+    ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Repeat MESSAGE.")] = 1,
     file: Annotated[
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Read this instead of stdin.")
@@ -92,10 +97,20 @@ def publish(
         chunks = repeated(text, count) if stream is None else read(stream)
         by_line = stream is not None and not raw
         key = None if message_key is None else message_key.encode("utf-8", "surrogateescape")
-        opened = _outbox_of(protocol)(target, topic, qos, partition, key)
+        extras = Extras(partition, key, None if ttl is None else _milliseconds(ttl, "--ttl"))
+        opened = _outbox_of(protocol)(target, topic, qos, extras)
         published = _publish_all(opened, chunks, count, by_line)
     if sys.stderr.isatty():
         typer.echo(f"published {published} to {topic}", err=True)
+
+
+def _milliseconds(text: str, option: str) -> int:
+    from penstock.server.config.units import parse_time_us
+
+    try:
+        return max(parse_time_us(text) // 1_000, 1)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text}: {error}") from None
 
 
 def _outbox_of(protocol: str) -> OpenOutbox:

@@ -34,6 +34,7 @@ from penstock.log.metadata_errors import MetadataError
 from penstock.log.options import EngineOptions
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import GroupCommit, Later, Post, call_now
+from penstock.log.partitions.damage_report import log_damages
 from penstock.log.partitions.ends import Ends, take_ends
 from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.gate import gate
@@ -55,7 +56,7 @@ from penstock.log.storage.names import METADATA_FILE
 from penstock.log.storage.presence import Presence
 from penstock.log.storage.reader import ReadResult
 from penstock.log.storage.reserve import Reserve
-from penstock.log.storage.steady_clock import SteadyClock, boot_time_s, wall_clock_us
+from penstock.log.storage.steady_clock import RunClock, SteadyClock, boot_time_s, wall_clock_us
 from penstock.log.transactions.staging import Staging
 from penstock.log.transactions.transactions import Transactions
 
@@ -103,6 +104,7 @@ class EmbeddedEngine:
         self.files.make_directory(directory)
         self._lock = DataDirectoryLock(directory)
         self.steady_us = SteadyClock(clock_us, elapsed_s, self._lock.last_used_us)
+        self.run_us = RunClock(clock_us, elapsed_s, self._lock.last_used_us)
         self._lock.note_use(self.steady_us())
         self._totals = LogTotals()
         with ExitStack() as opened:
@@ -211,7 +213,7 @@ class EmbeddedEngine:
             settings,
             self.pool,
             self.cache,
-            self.steady_us,
+            self.run_us,
             self._observe_flush,
             self._flush_threads,
             durable_offset=ends.next_offset,
@@ -220,16 +222,12 @@ class EmbeddedEngine:
         found = partition.recovered
         if found.cut_bytes:
             logger.warning("%s: torn tail of %d bytes cut", found.cut_path, found.cut_bytes)
-        for damage in found.damages:
-            logger.error(
-                "%s: damaged at byte %d: %s; offsets %d to %d cannot be read",
-                damage.path,
-                damage.position,
-                damage.reason,
-                damage.first_offset,
-                damage.next_offset - 1,
-            )
+        log_damages(found.damages)
         return partition
+
+    @property
+    def run_base_us(self) -> int | None:
+        return self.run_us.base_us
 
     # --- topics ----------------------------------------------------------------------------------
 

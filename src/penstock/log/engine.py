@@ -154,7 +154,19 @@ class Engine(Protocol):
     def transactions(self) -> Transactions: ...
     @property
     def clock_us(self) -> Callable[[], int]:
-        """The clock that records are stamped, kept and expired by."""
+        """The clock that records are stamped and kept by."""
+        ...
+
+    @property
+    def run_us(self) -> Callable[[], int]:
+        """The clock that records expire by: the wall clock at the start, and the time since. Nobody can
+        set it while the server runs."""
+        ...
+
+    @property
+    def run_base_us(self) -> int | None:
+        """What other processes of this machine add to the time since its boot to get `run_us`; None: the
+        wall clock counts there."""
         ...
 
     @property

@@ -170,7 +170,7 @@ def _opener(row: ProtocolRow, broker: Broker, limits: SessionLimits, config: Con
     return open_session
 
 
-def flight_settings(config: Config, address: Address) -> Start:
+def flight_settings(config: Config, address: Address, run_base_us: int | None = None) -> Start:
     tls = config.tls
     level = logging.getLevelNamesMapping()[config.server.log_level.upper()]
     chosen = config.limits
@@ -191,4 +191,5 @@ def flight_settings(config: Config, address: Address) -> Start:
         level,
         limits,
         config.server.log_format,
+        run_base_us,
     )

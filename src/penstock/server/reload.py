@@ -195,7 +195,9 @@ async def _apply(server: "Server", config: Config, *, new_certificates: bool) ->
     host = server.flight
     if host is None:
         return
-    settings = flight_settings(config, server.listeners["flight"].address)
+    settings = flight_settings(
+        config, server.listeners["flight"].address, server.engine.run_base_us
+    )
     if settings != host.settings or new_certificates:
         logger.info("SIGHUP: the Flight process is started anew when its streams are done")
         await host.replace(settings, config.server.drain_time_us / SECOND_US)

@@ -248,7 +248,8 @@ class Server:
             return
         calls = FlightCalls(self.broker, self.engine, self.hub.note_failed_login)
         self._closing.append(calls.transactions.close)
-        self.flight = FlightHost(calls, flight_settings(self.config, listener.address))
+        settings = flight_settings(self.config, listener.address, self.engine.run_base_us)
+        self.flight = FlightHost(calls, settings)
         self.metrics.flight = self.flight
         await self.flight.start()
 

@@ -2,7 +2,13 @@
 
 import pytest
 
-from penstock.log.storage.steady_clock import CONFIRMED_S, MAX_STEP_US, SteadyClock, boot_time_s
+from penstock.log.storage.steady_clock import (
+    CONFIRMED_S,
+    MAX_STEP_US,
+    RunClock,
+    SteadyClock,
+    boot_time_s,
+)
 
 SECOND_US = 1_000_000
 DAY_US = 24 * 3600 * SECOND_US
@@ -16,6 +22,7 @@ class Clocks:
         self.wall_us = START_US
         self.elapsed_s = 5.0
         self.steady = SteadyClock(lambda: self.wall_us, lambda: self.elapsed_s, last_used_us)
+        self.run = RunClock(lambda: self.wall_us, lambda: self.elapsed_s, last_used_us)
 
     def passes(self, seconds: float) -> None:
         self.wall_us += int(seconds * SECOND_US)
@@ -93,3 +100,39 @@ def test_a_start_soon_after_the_last_use() -> None:
 
 def test_the_time_since_the_boot_does_not_go_back() -> None:
     assert 0 < boot_time_s() <= boot_time_s()
+
+
+# ---- the clock of expiry and due times -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_us", [SECOND_US, MAX_STEP_US, 30 * DAY_US, -SECOND_US, -30 * DAY_US])
+def test_within_a_run_only_time_that_passes_counts(step_us: int) -> None:
+    clocks = Clocks()
+    clocks.passes(60)
+    clocks.wall_us += step_us
+    assert clocks.run() == START_US + 60 * SECOND_US
+    clocks.passes(2 * CONFIRMED_S)
+    assert clocks.run() == clocks.wall_us - step_us
+
+
+def test_a_new_run_begins_by_the_wall_clock() -> None:
+    clocks = Clocks()
+    clocks.wall_us += 30 * DAY_US
+    again = RunClock(lambda: clocks.wall_us, lambda: clocks.elapsed_s, START_US)
+    assert again() == clocks.wall_us
+
+
+def test_a_clock_behind_the_data_is_followed_until_it_is_right() -> None:
+    clocks = Clocks(last_used_us=START_US + DAY_US)
+    assert clocks.run.base_us is None and clocks.run() == START_US
+    clocks.wall_us += DAY_US
+    assert clocks.run() == clocks.wall_us
+    clocks.wall_us += DAY_US
+    assert clocks.run() == START_US + DAY_US
+
+
+def test_without_another_clock_the_wall_clock_counts() -> None:
+    clocks = Clocks()
+    run = RunClock(lambda: clocks.wall_us, None)
+    clocks.wall_us += DAY_US
+    assert run() == clocks.wall_us and run.base_us is None

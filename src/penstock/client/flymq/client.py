@@ -19,6 +19,7 @@ from penstock.client.errors import Refused
 from penstock.client.flymq.asking import Asking, name_of
 from penstock.client.settings import ClientSettings
 from penstock.client.tally import Tally
+from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.layout import Message
 from penstock.wire.flymq.opcodes import OPCODES, encode_request
@@ -137,6 +138,19 @@ class FlyMQClient:
             sent.append(await self._asking.begin(b"".join(frames), len(chunk), 1, what))
         replies = [reply for begun in sent for reply in await self._asking.answer(begun, what)]
         return [self._asking.expect(reply, 0x01, m.RecordMetadata, what) for reply in replies]
+
+    async def produce_with_ttl(
+        self, topic: str, values: Sequence[bytes], ttl_ms: int
+    ) -> list[m.RecordMetadata]:
+        """As produce_many; the records are delivered to nobody when they are this old. 0: for ever."""
+        what = _what(0x35, topic)
+        sent = []
+        for start in range(0, len(values), SENT_TOGETHER):
+            chunk = values[start : start + SENT_TOGETHER]
+            frames = [encode_request(0x35, a.ProduceWithTtl(topic, one, ttl_ms)) for one in chunk]
+            sent.append(await self._asking.begin(b"".join(frames), len(chunk), 1, what))
+        replies = [reply for begun in sent for reply in await self._asking.answer(begun, what)]
+        return [self._asking.expect(reply, 0x35, m.RecordMetadata, what) for reply in replies]
 
     async def get(self, topic: str, partition: int, offset: int) -> m.Consumed:
         """The record of exactly this offset."""

@@ -19,6 +19,19 @@ MAX_TOLD: Final = 100
 logger = logging.getLogger(__name__)
 
 
+def log_damages(damages: Iterable[Damage]) -> None:
+    """Those that recovery has found."""
+    for damage in damages:
+        logger.error(
+            "%s: damaged at byte %d: %s; offsets %d to %d cannot be read",
+            damage.path,
+            damage.position,
+            damage.reason,
+            damage.first_offset,
+            damage.next_offset - 1,
+        )
+
+
 class DamageReport:
     """Any thread may report damage. `counters.damages` is the number of places."""
 

@@ -34,6 +34,38 @@ def boot_time_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class RunClock:
+    """The time by which records expire and delayed messages are due: what the wall clock said when the
+    process began, and the time that went by since. A wall clock set meanwhile changes nothing before
+    the next start. One that is behind the last use of the data is followed until it is put right."""
+
+    def __init__(
+        self,
+        clock_us: Callable[[], int],
+        elapsed_s: Callable[[], float] | None,
+        last_used_us: int = 0,
+    ) -> None:
+        """As those of SteadyClock."""
+        self._clock_us = clock_us
+        self._elapsed_s = elapsed_s
+        self._behind_us = last_used_us - MAX_STEP_US
+        # What to add to the elapsed time; None while the wall clock is followed.
+        self.base_us: int | None = None
+        self()
+
+    def __call__(self) -> int:
+        elapsed_s = self._elapsed_s
+        if elapsed_s is None:
+            return self._clock_us()
+        elapsed_us = int(elapsed_s() * _SECOND_US)
+        if self.base_us is not None:
+            return self.base_us + elapsed_us
+        wall_us = self._clock_us()
+        if wall_us >= self._behind_us:
+            self.base_us = wall_us - elapsed_us
+        return wall_us
+
+
 class SteadyClock:
     """Called for the time in microseconds. Thread-safe."""
 

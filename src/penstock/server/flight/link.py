@@ -307,7 +307,8 @@ class FlightLimits(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(Message, frozen=True):
-    """The first message to the Flight process. The three files are those of the TLS settings."""
+    """The first message to the Flight process. The three files are those of the TLS settings.
+    `run_base_us`: as Engine.run_base_us, for what has expired."""
 
     host: str
     port: int
@@ -317,6 +318,7 @@ class Start(Message, frozen=True):
     log_level: int
     limits: FlightLimits
     log_format: Literal["text", "json"] = "text"
+    run_base_us: int | None = None
 
 
 class Stop(Message, frozen=True):

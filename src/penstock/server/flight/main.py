@@ -19,6 +19,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 # gRPC would print its own message about a port in use; the server reports that itself.
@@ -44,8 +45,11 @@ from penstock.server.net.address import Address
 NICENESS = 5
 
 
-def _clock_us() -> int:
-    return time.time_ns() // 1000
+def _run_clock(base_us: int | None) -> Callable[[], int]:
+    """What the server's records expire by: its own clock, which is not that of the wall."""
+    if base_us is None:
+        return lambda: time.time_ns() // 1000
+    return lambda: base_us + time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 def _tls(start: Start) -> dict[str, object]:
@@ -87,8 +91,9 @@ def main() -> int:
     link = BrokerLink(connection)
     scheme = "grpc" if start.certificate is None else "grpc+tls"
     location = f"{scheme}://{Address(start.host, start.port)}"
+    clock_us = _run_clock(start.run_base_us)
     try:
-        service = FlightService(location, link, start.limits, _clock_us, **_tls(start))
+        service = FlightService(location, link, start.limits, clock_us, **_tls(start))
     except (ArrowException, OSError) as error:
         with suppress(OSError):  # of a server that is gone
             link.tell(Refused(str(error).strip()))

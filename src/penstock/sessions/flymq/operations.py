@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.access.rights import Operation
-from penstock.sessions.flymq import access, groups, reading, topics
+from penstock.sessions.flymq import access, groups, reading, timed, topics
 from penstock.sessions.flymq.conversation import Call, Conversation
 
 Handle = Callable[[Conversation, Call, Any], None]
 
 
 class Row(NamedTuple):
-    """`without_topic`: the operation where the request names no topic. `changes`: the metadata. Such a
-    request takes effect in its order without waiting, and only its answer waits for the disk."""
+    """`without_topic`: the operation where the request names no topic. `changes`: metadata or records. Such
+    a request takes effect in its order without waiting, and only its answer waits for the disk."""
 
     operation: Operation
     handle: Handle | None
@@ -37,6 +37,7 @@ OPERATIONS: Final[dict[int, Row]] = {
     0x09: Row(Operation.DELETE_TOPIC, topics.delete_topic),
     0x0A: Row(Operation.READ_RECORDS, reading.consume),
     0x0B: Row(Operation.READ_RECORDS, reading.fetch),
+    0x35: Row(Operation.PUBLISH, timed.produce_with_ttl, changes=True),
     0x50: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),
     0x51: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),
     0x52: Row(Operation.DESCRIBE_CLUSTER, topics.cluster_status),
