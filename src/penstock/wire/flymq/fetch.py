@@ -66,47 +66,54 @@ class FetchReplyWriter:
         Positions are those of the batch's columns in `buffer`; 0 for a column that it does not have. Column
         offsets are i32 little-endian, one more than rows; `offsets_at` has an i64 for each row.
         """
+        if self.full:
+            return 0
+        writer = self._writer
+        sdk = self._sdk
+        room: i64 = self._room
+        count: i64 = self.count
+        most: i64 = min(row_count, self._max_messages - count)
         row: i64 = first_row
-        last: i64 = first_row + row_count
+        last: i64 = first_row + most
+        value_at: i64 = values_at + i64(read_i32_le(buffer, value_offsets_at + 4 * row))
         while row < last:
-            value_at: i64 = values_at + i64(read_i32_le(buffer, value_offsets_at + 4 * row))
             value_end: i64 = values_at + i64(read_i32_le(buffer, value_offsets_at + 4 * row + 4))
+            value_size: i64 = value_end - value_at
             key_at: i64 = 0
-            key_end: i64 = 0
+            key_size: i64 = 0
             if keys_at:
                 key_at = keys_at + i64(read_i32_le(buffer, key_offsets_at + 4 * row))
-                key_end = keys_at + i64(read_i32_le(buffer, key_offsets_at + 4 * row + 4))
+                key_end: i64 = keys_at + i64(read_i32_le(buffer, key_offsets_at + 4 * row + 4))
+                key_size = key_end - key_at
+            cost: i64 = MESSAGE_OVERHEAD + key_size + value_size
+            # The first message goes out whatever room there is, if a frame can hold it.
+            if cost > room and (count > 0 or cost > MAX_PAYLOAD_BYTES - REPLY_OVERHEAD):
+                self.full = True
+                break
             offset: i64 = base_offset + row
             if offsets_at:
                 offset = read_i64_le(buffer, offsets_at + 8 * row)
-            if not self._add(buffer, key_at, key_end, value_at, value_end, offset):
-                break
+            if sdk:
+                write_i64_be(writer, offset)
+            if key_size:
+                write_i32_be(writer, i32(key_size))
+                writer.write(buffer[key_at : key_at + key_size])
+                write_i32_be(writer, i32(value_size))
+            else:
+                # The lengths of key and value at once: the upper half is 0.
+                write_i64_be(writer, value_size)
+            writer.write(buffer[value_at:value_end])
+            if not sdk:
+                write_i64_be(writer, offset)
+            room -= cost
+            count += 1
             row += 1
+            value_at = value_end
+        self._room = room
+        self.count = count
+        if count >= self._max_messages:
+            self.full = True
         return row - first_row
-
-    def _add(
-        self, buffer: bytes, key_at: i64, key_end: i64, value_at: i64, value_end: i64, offset: i64
-    ) -> bool:
-        cost: i64 = MESSAGE_OVERHEAD + (key_end - key_at) + (value_end - value_at)
-        most: i64 = self._room if self.count else MAX_PAYLOAD_BYTES - REPLY_OVERHEAD
-        if self.full or cost > most:
-            self.full = True
-            return False
-        writer = self._writer
-        if self._sdk:
-            write_i64_be(writer, offset)
-        write_i32_be(writer, i32(key_end - key_at))
-        if key_end > key_at:
-            writer.write(buffer[key_at:key_end])
-        write_i32_be(writer, i32(value_end - value_at))
-        writer.write(buffer[value_at:value_end])
-        if not self._sdk:
-            write_i64_be(writer, offset)
-        self.count += 1
-        self._room -= cost
-        if self.count >= self._max_messages:
-            self.full = True
-        return True
 
     def finish(self, next_offset: int) -> bytes:
         """The whole frame. Nothing may be added after."""
