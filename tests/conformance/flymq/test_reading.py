@@ -21,6 +21,7 @@ from kit.live_server import LiveServer
 
 from penstock.broker.access.access import Principal
 from penstock.broker.records import Records
+from penstock.log.batch.builder import BatchBuilder
 from penstock.sessions.flymq.reading import DEFAULT_MESSAGES, FETCH_REPLY_BYTES
 
 CONSUME = pytest.mark.parametrize("opcode", [0x02, 0x0A], ids=["CONSUME", "CONSUME_ZERO_COPY"])
@@ -58,7 +59,7 @@ def test_a_record_by_its_offset(peer: FlyMQPeer, topic: str, opcode: int) -> Non
 def test_an_offset_that_is_not_there(peer: FlyMQPeer, topic: str, opcode: int, offset: int) -> None:
     fill(peer, topic, [b"a", b"b"])
     words = peer.ask(opcode, place(topic, 0, offset)).error
-    assert words.startswith(f"offset {offset} out of range: the records are 0 to 1")
+    assert words == f"offset {offset} out of range: the records are 0 to 1"
 
 
 @pytest.mark.row("flymq-D13")
@@ -66,9 +67,26 @@ def test_an_offset_that_is_no_longer_there(server: LiveServer, peer: FlyMQPeer, 
     """Never a neighbour."""
     fill(peer, topic, [b"a", b"b"])
     purge(server, topic)
-    assert peer.ask(0x02, place(topic, 0, 1)).error.startswith(
-        "offset 1 out of range: there are none"
-    )
+    words = peer.ask(0x02, place(topic, 0, 1)).error
+    assert words == "offset 1 out of range: there are no records, the next one is 2"
+
+
+@pytest.mark.row("flymq-D13", "flymq-D12")
+def test_expired_records_are_not_there(server: LiveServer, peer: FlyMQPeer, topic: str) -> None:
+    """CONSUME refuses such an offset, FETCH goes on behind it."""
+    batch = BatchBuilder()
+    for value, expiry_us in ((b"gone", 1), (b"kept", 0)):
+        batch.add(value, 1, expiry_us=expiry_us)
+
+    async def store() -> None:
+        owner = Principal("test", "admin")
+        records = Records([], batch=batch.build())
+        await server.server.broker.publish(owner, topic, None, records)
+
+    server.run(store())
+    words = peer.ask(0x02, place(topic, 0, 0)).error
+    assert words == "offset 0 out of range: its record is expired or was removed"
+    assert peer.fetch(topic, 0) == ([(1, b"", b"kept")], 2)
 
 
 @pytest.mark.parametrize("partition", [1, -1, 1 << 30])

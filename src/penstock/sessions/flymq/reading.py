@@ -54,9 +54,13 @@ def consume(session: Conversation, call: Call, request: m.Consume) -> None:
 
 
 def _out_of_range(offset: int, earliest: int, latest: int) -> BrokerError:
-    there = f"the records are {earliest} to {latest - 1}" if latest > earliest else "there are none"
-    detail = f"offset {offset} out of range: {there}, and expired ones among them are gone"
-    return BrokerError(Code.OFFSET_OUT_OF_RANGE, detail)
+    if earliest <= offset < latest:
+        reason = "its record is expired or was removed"
+    elif latest > earliest:
+        reason = f"the records are {earliest} to {latest - 1}"
+    else:
+        reason = f"there are no records, the next one is {latest}"
+    return BrokerError(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} out of range: {reason}")
 
 
 def fetch(session: Conversation, call: Call, request: m.Fetch) -> None:
