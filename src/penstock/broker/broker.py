@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.accounts import Accounts
 from penstock.broker.access.grants import Grants
 from penstock.broker.access.refusals import Refusals
 from penstock.broker.access.rights import Operation, refusal
@@ -88,6 +89,9 @@ class Broker:
         self.dead_letters = DeadLetters(self)
         self.refusals = Refusals(clock_us)
         self._grants = Grants(access)
+        self.accounts = Accounts(
+            access, lambda: self.options.max_users, lambda: self.options.max_topic_rules
+        )
         self.members = Members()
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: GrowingDict[str, dict[int, AppendToken]] = GrowingDict()
@@ -117,23 +121,36 @@ class Broker:
         """`address` is the peer's, without its port: addresses take turns where logins wait."""
         self.access.login(key, done, wanted=wanted, address=address)
 
+    def login_as(
+        self,
+        name: str,
+        password: str,
+        done: Callable[[Principal | None], None],
+        wanted: Callable[[], bool],
+        address: str,
+    ) -> None:
+        """A user with the password, or a key with its name."""
+        self.access.login_as(name, password, done, wanted=wanted, address=address)
+
     def has_rights(self, principal: Principal) -> bool:
         """False for a principal that may use no topic at all."""
         return self._grants.has_any(principal) or self.access.has_rights(principal)
 
     def still_valid(self, principal: Principal) -> bool:
-        """False once the key of the principal is revoked."""
+        """False once the key of the principal is revoked, or its user disabled, deleted or given another
+        password."""
         return self._grants.has_any(principal) or self.access.still_valid(principal)
 
     def login_is_open(self) -> bool:
-        """Whether any login is welcome, because there is no key to log in with but that of development. It
+        """Whether any login is welcome, because there is no user, and no key but that of development. It
         gives no rights; the log says so once."""
-        if self.access.has_keys:
+        if self.access.has_logins:
             return False
         if not self._told_open_login:
             self._told_open_login = True
             logger.warning(
-                "a client logged in with a name and password that nobody checks: there are no API keys"
+                "a client logged in with a name and password that nobody checks:"
+                " there are no users and no API keys"
             )
         return True
 
@@ -148,15 +165,15 @@ class Broker:
     ) -> None:
         """Every door asks here before it does anything. `name` and `topics` as in Access.permits.
 
-        Raises BrokerError NOT_AUTHORIZED, or NOT_AUTHENTICATED when the key was revoked or is missing.
+        Raises BrokerError NOT_AUTHORIZED, or NOT_AUTHENTICATED when the principal is no longer valid or the
+        key is missing.
         """
         if not topics and self._grants.has(principal, operation, name):
             return
         access = self.access
         version = access.version
         if not access.still_valid(principal):
-            detail = f"the key {principal.name!r} is revoked"
-            raise BrokerError(Code.NOT_AUTHENTICATED, detail)
+            raise BrokerError(Code.NOT_AUTHENTICATED, access.why_invalid(principal))
         if access.permits(principal, operation, name, topics):
             if not topics:
                 self._grants.note(principal, operation, name, version)

@@ -48,6 +48,8 @@ class Code(Enum):
     COMMIT_UNFINISHED = (25, True, "the commit is decided and will appear")
     LIMIT_REACHED = (26, False, "a limit of the server is reached")
     LAST_ADMIN_KEY = (27, False, "without this key nobody could manage keys")
+    UNKNOWN_USER = (28, False, "no such user")
+    USER_EXISTS = (29, False, "a user of this name already exists")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number

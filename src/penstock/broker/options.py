@@ -32,6 +32,8 @@ class BrokerOptions:
     max_partitions: int = 20_000
     max_groups: int = 10_000
     max_subscriptions: int = 50_000
+    max_users: int = 10_000
+    max_topic_rules: int = 1_000
     # Of one principal.
     max_open_transactions: int = 1_000
     max_staged_bytes: int = 64 * 1024**3

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from penstock.broker.access.access import Principal
+from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.accounts import Accounts
 from penstock.broker.access.rights import Operation
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delivery.collection import Delivery
@@ -39,7 +40,19 @@ class Port(Protocol):
         wanted: Callable[[], bool],
         address: str,
     ) -> None: ...
+    def login_as(
+        self,
+        name: str,
+        password: str,
+        done: Callable[[Principal | None], None],
+        wanted: Callable[[], bool],
+        address: str,
+    ) -> None: ...
     def login_is_open(self) -> bool: ...
+    @property
+    def accounts(self) -> Accounts: ...
+    @property
+    def access(self) -> Access: ...
     def has_rights(self, principal: Principal) -> bool: ...
     def still_valid(self, principal: Principal) -> bool: ...
     def require(self, principal: Principal, operation: Operation, name: str) -> None: ...

@@ -71,7 +71,7 @@ def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop
     """Access control. Peers without a login may do everything on an open server, and nothing on others."""
     anonymous = Principal("anonymous", "user" if config.server.insecure else "nobody")
     stored = Access(engine.metadata, (), development_key=False, anonymous=anonymous)
-    development_key = development_key_allowed(config, stored_keys=stored.has_stored_keys)
+    development_key = development_key_allowed(config, stored_keys=stored.has_stored_logins)
     if development_key:
         anonymous = replace(anonymous, role="admin")
     access = Access(
@@ -110,6 +110,8 @@ def live_options(config: Config) -> dict[str, Any]:
         "max_partitions": config.limits.partitions,
         "max_groups": config.limits.groups,
         "max_subscriptions": config.limits.subscriptions,
+        "max_users": config.limits.users,
+        "max_topic_rules": config.limits.topic_rules,
         "max_open_transactions": config.limits.transactions_per_key,
         "max_staged_bytes": config.limits.staged_bytes_per_key,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock import __version__
-from penstock.broker.access.access import DEVELOPMENT_KEY, Access, Principal
+from penstock.broker.access.access import DEVELOPMENT_KEY, Access
 from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.server.net.address import Address
@@ -74,14 +74,12 @@ def command_here(
 
 
 def key_state(access: Access) -> Keys:
-    """Which keys can log in. Only an admin for all topics counts as one: it can make other keys."""
+    """Who can log in. Only an admin for all topics counts as one: it can make other keys."""
     if access.development_key:
         return "development"
-    active = [key for key in access.list_keys() if key.revoked_us is None]
-    owners = [Principal(key.name, key.role, key.topics) for key in active]
-    if any(access.permits(owner, Operation.CREATE_KEY) for owner in owners):
+    if access.has_admin:
         return "admin"
-    return "no admin" if active else "none"
+    return "no admin" if access.has_logins else "none"
 
 
 def writing_without_login(

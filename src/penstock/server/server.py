@@ -198,7 +198,7 @@ class Server:
     def _assemble(self, loop: asyncio.AbstractEventLoop) -> None:
         access = build_access(self.config, self.engine, loop)
         self._closing.append(access.close)
-        reason = check_exposure(self.config, stored_keys=access.has_stored_keys)
+        reason = check_exposure(self.config, stored_keys=access.has_stored_logins)
         if reason is not None:
             raise Exposed(reason)
         self.broker = build_broker(self.config, self.engine, access, loop)

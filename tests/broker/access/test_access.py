@@ -316,7 +316,7 @@ def test_principals_by_name(metadata: MetadataStore, slow_hash: str) -> None:
 def test_keys_survive_a_restart(database: str) -> None:
     first = MetadataStore(database)
     access = opened(first)
-    assert not access.has_stored_keys
+    assert not access.has_stored_logins
     kept = access.create_key("kept", "writer", ["orders.*", "bills.*"])
     gone = access.create_key("gone", "admin")
     before = authenticate(access, kept)
@@ -326,7 +326,7 @@ def test_keys_survive_a_restart(database: str) -> None:
 
     second = MetadataStore(database)
     again = opened(second)
-    assert again.has_stored_keys
+    assert again.has_stored_logins
     assert authenticate(again, kept) == before
     assert before is not None and again.still_valid(before)
     assert authenticate(again, gone) is None
@@ -440,7 +440,7 @@ def test_keys_that_make_no_sense(
 
 def test_a_server_without_metadata_stores_no_keys() -> None:
     access = opened(None)
-    assert not access.has_stored_keys and access.list_keys() == []
+    assert not access.has_stored_logins and access.list_keys() == []
     for call in (lambda: access.create_key("a", "user"), lambda: access.revoke_key("a")):
         with pytest.raises(BrokerError, match="stores no API keys"):
             call()

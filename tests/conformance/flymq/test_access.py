@@ -120,7 +120,8 @@ def test_without_keys_every_login_is_welcome(
         server.server.broker.access.create_key("ops", "admin")
         assert peer.ask(0x70, auth("al", "pw")) == (0x71, refusal(WRONG))
     assert [record.message for record in caplog.records].count(
-        "a client logged in with a name and password that nobody checks: there are no API keys"
+        "a client logged in with a name and password that nobody checks:"
+        " there are no users and no API keys"
     ) == 1
 
 

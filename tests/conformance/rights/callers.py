@@ -18,11 +18,12 @@ from penstock.broker.access.rights import Operation, Scope
 Outcome = Literal["allowed", "refused", "unauthenticated"]
 
 # The documents' table of roles, written down a second time.
-ROLES: Final = {
+ROLES: Final[dict[str, set[str]]] = {
     "admin": {"read", "write", "admin"},
     "user": {"read", "write"},
     "writer": {"write"},
     "reader": {"read"},
+    "guest": set(),
 }
 OWN: Final = "mine."
 OTHER: Final = "other."

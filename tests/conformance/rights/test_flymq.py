@@ -64,6 +64,10 @@ def request(number: int, topic: str, group: str) -> bytes:
         0x50: lambda: text("n2:9093"),
         0x61: lambda: place + text("latest"),
         0x66: lambda: place + bytes(8),
+        0x73: lambda: text(group) + text("pw") + text("") + bytes(5),
+        0x75: lambda: text(group) + text("") + text("") + bytes(5),
+        0x78: lambda: text(topic) + bytes(9),
+        0x7C: lambda: text(group) + text("pw") + text("") + bytes(5),
     }
     if number in bodies:
         return bodies[number]()

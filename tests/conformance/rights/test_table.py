@@ -36,7 +36,7 @@ def names_at(operation: Operation) -> dict[str, list[str]]:
         "FlyMQ": [
             OPCODES[number].name
             for number, row in flymq.OPERATIONS.items()
-            if operation in (row.operation, row.without_topic)
+            if operation in (row.operation, row.without_topic, row.own)
         ],
         "Flight": [
             name.removeprefix("action ")

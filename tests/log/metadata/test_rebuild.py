@@ -94,7 +94,7 @@ def test_no_key_comes_back_and_the_development_key_stays_off(data: Path) -> None
     with closing(opened(data)) as engine:
         access = access_to(engine)
         assert access.list_keys() == []
-        assert access.has_stored_keys, "as after a key was revoked"
+        assert access.has_stored_logins, "as after a key was revoked"
 
 
 def test_new_transactions_are_not_taken_for_old_ones(data: Path) -> None:

@@ -1,12 +1,14 @@
-"""Who may do what: API keys, the principals behind them, roles and topic rules.
+"""Who may do what: API keys and users, the principals behind them, roles and topic rules.
 
     access = Access(engine.metadata, config.keys, development_key=False, anonymous=Principal(...))
     access.login(key, done)                  # calls done(principal or None), now or after a slow hash
+    access.login_as(name, password, done)    # the same for a user, or for a key by its name
     access.permits(principal, Operation.PUBLISH, "orders.new")
     access.still_valid(principal)            # False once the key was revoked
 
 Keys come from the configuration and from the metadata. Only salted hashes of them are kept, see
-keys.py. Does not count failed logins and does not close connections: sessions and the server do that.
+keys.py. Users (users.py) and topic rules (topic_rules.py) come from the metadata. Does not count failed
+logins and does not close connections: sessions and the server do that.
 
 `login`, `allowed` and `still_valid` belong to the event loop; the calls that change or list keys wait for
 the disk and belong in a thread; both may run at the same time.
@@ -18,71 +20,43 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final, Literal, Protocol
+from typing import Final
 
 from penstock.broker.access import keys
+from penstock.broker.access.key_info import ALL_TOPICS, ConfiguredKey, KeyInfo, check_key
 from penstock.broker.access.key_table import KeyTable, StoredKey
 from penstock.broker.access.principal import Principal
 from penstock.broker.access.rights import (
+    GRANTED,
     ROLE_ACTIONS,
     Action,
     Operation,
     Scope,
+    combined_role,
     is_internal,
     role_gives,
+    roles_of,
 )
 from penstock.broker.access.slow_logins import LoginQueue, SlowLogin
+from penstock.broker.access.topic_rules import TopicRules
+from penstock.broker.access.users import Users
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.records import Metadata
-from penstock.names import MAX_NAME_BYTES, flaw
-
-ALL_TOPICS: Final = ("*",)
+from penstock.names import MAX_NAME_BYTES
 
 # The well-known key of a server that only its own machine can reach.
 DEVELOPMENT_KEY: Final = "dev-key"
 
-# A name appears in lists and log lines; a person must be able to type it.
-MAX_NAME_CHARS: Final = 100
-# Every rule is matched against every new topic; more rules are better written as one pattern.
-MAX_RULES: Final = 100
 # Size of the cache of `allowed`: at up to 0.5 KiB an entry this is 8 MiB.
 MAX_CACHED_ANSWERS: Final = 16_384
 # Wrong keys that are refused without the slow hash (a client that retries forever): 100 bytes each.
 MAX_KNOWN_WRONG: Final = 4_096
 
-# Where a principal is looked for.
+# Where a principal is looked for, and what a key is made of.
 __all__ = ["ALL_TOPICS", "DEVELOPMENT_KEY", "Access", "KeyInfo", "Principal", "check_key"]
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyInfo:
-    """What may be shown of a key."""
-
-    name: str
-    role: str
-    topics: tuple[str, ...]
-    created_us: int | None  # None: from the configuration
-    revoked_us: int | None
-    source: Literal["stored", "configuration"]
-
-
-class ConfiguredKey(Protocol):
-    """A [[keys]] table: exactly one of `secret` and `hash` is set."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def topics(self) -> tuple[str, ...]: ...
-    @property
-    def secret(self) -> str | None: ...
-    @property
-    def hash(self) -> str | None: ...
 
 
 class _Candidate:
@@ -142,8 +116,11 @@ class Access:
         self._worker: ThreadPoolExecutor | None = None
         self._slow_logins = LoginQueue()
         self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
-        # Grows with every change of keys, after the change: tells whether an answer that was kept holds.
+        # Grows with every change of keys, users and rules, after the change: tells whether an answer that
+        # was kept holds.
         self.version = 0
+        self.users = Users(metadata, self._changing, self._changed, clock_us, random_bytes)
+        self.rules = TopicRules(metadata, self._changing, self._changed)
         # Marks of keys that the configuration had and has no longer, or not with this secret or these
         # rights.
         self._withdrawn: frozenset[bytes] = frozenset()
@@ -166,6 +143,10 @@ class Access:
         self._verified = {}
         self._known_wrong = set()
         self._withdrawn = (self._withdrawn | before) - self._configured_marks()
+        self.version += 1
+
+    def _changed(self) -> None:
+        """Under the lock of changes."""
         self.version += 1
 
     def _configured_marks(self) -> frozenset[bytes]:
@@ -202,16 +183,62 @@ class Access:
         if found is not None or not self._needs_slow_hash(condensed):
             done(found)
             return
+        self._wait_in_turn(SlowLogin(key, condensed, done, wanted, address))
+
+    def login_as(
+        self,
+        name: str,
+        password: str,
+        done: Callable[[Principal | None], None],
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+        address: str = "",
+    ) -> None:
+        """As `login`, with a name: that of a user, or of a key with the key as the password. A key needs no
+        name. None also for a user that is disabled."""
+        found = self._find(keys.condense(password))
+        if found is not None and name in ("", found.name):
+            done(found)
+            return
+
+        def named(who: Principal | None) -> None:
+            done(who if who is not None and name in ("", who.name) else None)
+
+        slow_key = not name or any(principal.name == name for principal, _ in self._slow)
+        if slow_key or not self.users:
+            self.login(password, named, wanted=wanted, address=address)
+            return
+        known, found = self.users.find(name, password)
+        if known:
+            done(found)
+        else:
+            self._wait_in_turn(SlowLogin(password, b"", done, wanted, address, name))
+
+    def _wait_in_turn(self, login: SlowLogin) -> None:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "penstock-login")
-        self._slow_logins.put(SlowLogin(key, condensed, done, wanted, address))
+        self._slow_logins.put(login)
         self._worker.submit(self._login_slowly)
 
     def still_valid(self, principal: Principal) -> bool:
-        """False once the key of this principal was revoked. Costs one dictionary look-up."""
+        """False once the key of this principal was revoked, or its user is disabled, is deleted or has
+        another password. Costs one or two dictionary look-ups."""
+        if principal.user_id is not None:
+            return self.users.of(principal) is not None
         if principal.key_id is None:
             return principal.mark not in self._withdrawn
         return principal.key_id in self._stored
+
+    def why_invalid(self, principal: Principal) -> str:
+        """One line, for a principal that is no longer valid."""
+        if principal.user_id is None:
+            return f"the key {principal.name!r} is revoked"
+        user = self.users.all().get(principal.name)
+        if user is None or user.id != principal.user_id:
+            return f"the user {principal.name!r} is deleted"
+        if not user.enabled:
+            return f"the user account {principal.name!r} is disabled"
+        return f"the user {principal.name!r} has another password now; log in again"
 
     def act_as(self, protocol: str, principal: Principal) -> None:
         """Sets the principal of the connections of a protocol without a login."""
@@ -243,16 +270,12 @@ class Access:
         return bool(self._slow) and self._wrong_digest(condensed) not in self._known_wrong
 
     def _find_slowly(self, key: str, condensed: bytes) -> Principal | None:
+        """Raises SlowHashFailed."""
         found = None
         slow = self._slow
-        try:
-            for principal, text in slow:
-                if keys.matches_slow_hash(key, text):
-                    found = principal
-        except keys.SlowHashFailed as error:
-            # Not remembered as wrong: the hash could not be computed.
-            _logger.error("a login was refused: %s", error)
-            return None
+        for principal, text in slow:
+            if keys.matches_slow_hash(key, text):
+                found = principal
         with self._changing:
             if slow is not self._slow:
                 return (
@@ -271,14 +294,29 @@ class Access:
         if login is None or not login.wanted():
             return
         # It may have been tried while this login waited for its turn.
-        found = self._find(login.condensed)
-        if found is None and self._needs_slow_hash(login.condensed):
-            found = self._find_slowly(login.key, login.condensed)
-            self._slow_logins.tried(login.address, right=found is not None)
+        known, found = self._known_by_now(login)
+        if not known:
+            try:
+                found = self._try_slowly(login)
+            except keys.SlowHashFailed as error:
+                # Not remembered as wrong: the hash could not be computed.
+                _logger.error("a login was refused: %s", error)
+            self._slow_logins.tried(login.address, right=found is not None, user=login.user)
         try:
             self._post(lambda: login.done(found))
         except RuntimeError:
             _logger.debug("a login was answered after the event loop had ended")
+
+    def _known_by_now(self, login: SlowLogin) -> tuple[bool, Principal | None]:
+        if login.user is not None:
+            return self.users.find(login.user, login.key)
+        found = self._find(login.condensed)
+        return found is not None or not self._needs_slow_hash(login.condensed), found
+
+    def _try_slowly(self, login: SlowLogin) -> Principal | None:
+        if login.user is not None:
+            return self.users.find_slowly(login.user, login.key)
+        return self._find_slowly(login.key, login.condensed)
 
     def _remember_wrong(self, condensed: bytes) -> None:
         if len(self._known_wrong) >= MAX_KNOWN_WRONG:
@@ -292,12 +330,34 @@ class Access:
     # ---- rights ----------------------------------------------------------------------------------
 
     def allowed(self, principal: Principal, action: Action, topic: str) -> bool:
-        """Whether the role allows the action and a rule fits the topic.
+        """Whether the role allows the action and a pattern of the principal fits the topic, or a topic rule
+        grants it.
 
         The topic "" stands for the server as a whole (its keys, say): only principals for all
         topics may act on that. Patterns are case-sensitive; `*` matches any text, including `/` and `.`.
         """
-        if not role_gives(principal.role, action, topic):
+        return self._role_allows(principal, action, topic) or (
+            action in GRANTED
+            and principal != self.anonymous
+            and self.rules.grant(principal.name, self.roles(principal), topic)
+        )
+
+    def role(self, principal: Principal) -> str:
+        """The role that it has now. A user may have got another one since the login."""
+        if principal.user_id is None:
+            return principal.role
+        user = self.users.of(principal)
+        return combined_role(user.roles) if user is not None else "guest"
+
+    def roles(self, principal: Principal) -> tuple[str, ...]:
+        """The same as topic rules name them."""
+        if principal.user_id is None:
+            return roles_of(principal.role)
+        user = self.users.of(principal)
+        return user.roles if user is not None else ()
+
+    def _role_allows(self, principal: Principal, action: Action, topic: str) -> bool:
+        if not role_gives(self.role(principal), action, topic):
             return False
         rules = principal.rules
         if not rules or rules == ALL_TOPICS:
@@ -327,13 +387,26 @@ class Access:
             return self.allowed(principal, right, name)
         if scope is Scope.SERVER:
             return self.allowed(principal, right, "")
-        return right in ROLE_ACTIONS.get(principal.role, ()) and all(
+        return self._has_right(principal, right) and all(
             self.allowed(principal, right, topic) for topic in topics
         )
 
+    def _has_right(self, principal: Principal, right: str) -> bool:
+        """On any topic."""
+        return right in ROLE_ACTIONS.get(self.role(principal), ()) or (
+            right in GRANTED and self._is_granted_any(principal)
+        )
+
+    def _is_granted_any(self, principal: Principal) -> bool:
+        return principal != self.anonymous and self.rules.grant_any(
+            principal.name, self.roles(principal)
+        )
+
     def has_rights(self, principal: Principal) -> bool:
-        """Whether there may be a topic that the principal can use; False once its key is revoked."""
-        return bool(ROLE_ACTIONS.get(principal.role)) and self.still_valid(principal)
+        """Whether there may be a topic that the principal can use; False once it is no longer valid."""
+        return self.still_valid(principal) and (
+            bool(ROLE_ACTIONS.get(self.role(principal))) or self._is_granted_any(principal)
+        )
 
     def shows(
         self, principal: Principal, topic: str, actions: Sequence[Action] = ("read", "write")
@@ -353,14 +426,25 @@ class Access:
     # ---- keys ------------------------------------------------------------------------------------
 
     @property
-    def has_keys(self) -> bool:
-        """Whether a key can log in now, other than that of development."""
-        return bool(self._configured or self._stored)
+    def has_logins(self) -> bool:
+        """Whether a user or a key can log in now, other than that of development."""
+        return bool(self._configured or self._stored or self.users)
 
     @property
-    def has_stored_keys(self) -> bool:
-        """Whether a key was ever stored here, also if it is revoked by now."""
-        return self._table is not None and self._table.was_used()
+    def has_stored_logins(self) -> bool:
+        """Whether a key or a user was ever stored here, also if it is gone by now."""
+        keys_were_used = self._table is not None and self._table.was_used()
+        return keys_were_used or self.users.were_used
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether somebody may manage keys and users, beside the development key."""
+        return self._other_admins((), "")
+
+    def has_key_named(self, name: str) -> bool:
+        """One that is valid now."""
+        stored = (kept.principal.name for kept in self._stored.values())
+        return name in stored or any(key.name == name for key in self._configured)
 
     def create_key(self, name: str, role: str, topics: Sequence[str] = ALL_TOPICS) -> str:
         """Make a key, durable on return. The secret is returned here and can never be read again.
@@ -372,6 +456,8 @@ class Access:
         check_key(name, role, rules)
         if any(key.name == name for key in self._configured):
             raise BrokerError(Code.KEY_EXISTS, f"the configuration has an API key named {name!r}")
+        if name in self.users:
+            raise BrokerError(Code.KEY_EXISTS, f"a user is named {name!r} already")
         secret = keys.make_key(self._random_bytes)
         salt = self._random_bytes(keys.SALT_BYTES)
         digest = keys.salted_digest(keys.condense(secret), salt)
@@ -410,17 +496,31 @@ class Access:
         _logger.info("API key %r revoked", name)
 
     def _last_admin(self, leaving: Sequence[int]) -> bool:
-        """Whether no key that may manage keys would be left without these. The development key does
-        not count: it is gone after the next start."""
-
-        def manages(role: str, topics: tuple[str, ...]) -> bool:
-            return self.permits(Principal("", role, topics), Operation.CREATE_KEY)
-
-        stored = {i: kept.principal for i, kept in self._stored.items()}
-        if not any(manages(stored[i].role, stored[i].rules) for i in leaving):
+        """Whether nobody who may manage keys would be left without these keys."""
+        stored = [self._stored[i].principal for i in leaving]
+        if not any(self.permits(who, Operation.CREATE_KEY) for who in stored):
             return False
-        return not any(manages(key.role, key.topics) for key in self._configured) and not any(
-            manages(who.role, who.rules) for i, who in stored.items() if i not in leaving
+        return not self._other_admins(leaving, "")
+
+    def require_other_admin(self, user: str) -> None:
+        """Raises LAST_ADMIN_KEY when nobody would be left who may manage keys and users."""
+        if self._is_admin(user) and not self._other_admins((), user):
+            text = (
+                f"user {user!r} is the last who may manage keys and users; make another one first"
+            )
+            raise BrokerError(Code.LAST_ADMIN_KEY, text)
+
+    def _is_admin(self, user: str) -> bool:
+        record = self.users.all().get(user)
+        return record is not None and record.enabled and "admin" in record.roles
+
+    def _other_admins(self, key_ids: Sequence[int], user: str) -> bool:
+        """Whether somebody may manage keys beside these keys and this user. The development key does not
+        count: it is gone after the next start."""
+        known = [kept.principal for i, kept in self._stored.items() if i not in key_ids]
+        known += [Principal(key.name, key.role, key.topics) for key in self._configured]
+        return any(self.permits(who, Operation.CREATE_KEY) for who in known) or any(
+            self._is_admin(name) for name in self.users.all() if name != user
         )
 
     def list_keys(self) -> list[KeyInfo]:
@@ -477,26 +577,3 @@ class Access:
 def _stored_candidate(row: StoredKey) -> _Candidate:
     principal = Principal(row.name, row.role, row.topics, row.key_id)
     return _Candidate(principal, row.salt, row.digest)
-
-
-def check_key(name: str, role: str, topics: tuple[str, ...]) -> None:
-    """Raise INVALID_REQUEST for a key that could not be used or shown."""
-    reason = flaw(name)
-    if reason or not name.isprintable() or name != name.strip() or len(name) > MAX_NAME_CHARS:
-        raise BrokerError(
-            Code.INVALID_REQUEST,
-            f"a key needs a name of 1 to {MAX_NAME_CHARS} printable characters without spaces "
-            "at its ends" + (f": {reason}" if reason else ""),
-        )
-    if role not in ROLE_ACTIONS:
-        raise BrokerError(
-            Code.INVALID_REQUEST, f"role {role!r} is unknown; use {', '.join(ROLE_ACTIONS)}"
-        )
-    if not 0 < len(topics) <= MAX_RULES or not all(
-        0 < len(pattern) <= MAX_NAME_BYTES and pattern.isprintable() for pattern in topics
-    ):
-        raise BrokerError(
-            Code.INVALID_REQUEST,
-            f"a key needs 1 to {MAX_RULES} topic patterns such as 'orders.*', "
-            f"each of 1 to {MAX_NAME_BYTES} printable characters",
-        )

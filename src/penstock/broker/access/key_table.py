@@ -5,22 +5,19 @@ belong on an event loop.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
+from penstock.broker.access.stored import change
 from penstock.broker.errors import BrokerError, Code
-from penstock.log.errors import RecordConflict
 from penstock.log.records import ABSENT, Edit, Kept, Metadata, Space
 
 # Every login is compared with every key: 1,000 of them take about 1 ms of the event loop.
 MAX_ACTIVE_KEYS: Final = 1_000
 # Revoked keys stay in the list for later questions; the oldest are removed.
 MAX_REVOKED_KEYS: Final = 1_000
-# A commit takes milliseconds. After this time the disk has a problem, and the call fails.
-CHANGE_TIMEOUT_S: Final = 30.0
 
 KEYS: Final = "keys"
 COUNTERS: Final = "counters"
@@ -101,7 +98,7 @@ class KeyTable:
                 self._counters.put(LAST_KEY_ID, key_id + 1, counted),
             ]
 
-        self._change(edits)
+        change(self._metadata, edits)
         return _stored(name, added[0])
 
     def _too_old(self, kept: list[Kept[KeyRecord]], name: str) -> list[Edit]:
@@ -120,16 +117,7 @@ class KeyTable:
             revoked = msgspec.structs.replace(found.value, revoked_us=revoked_us)
             return [self._keys.put(name, revoked, found.version)]
 
-        self._change(edits)
-
-    def _change(self, edits: Callable[[], list[Edit]]) -> None:
-        """Compare-and-set, repeated while another writer wins."""
-        while True:
-            try:
-                self._metadata.change(edits()).result(CHANGE_TIMEOUT_S)
-            except RecordConflict:
-                continue
-            return
+        change(self._metadata, edits)
 
 
 def _version_to_replace(kept: list[Kept[KeyRecord]], name: str) -> int:

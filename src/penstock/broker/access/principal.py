@@ -1,11 +1,12 @@
-"""The identity behind a request: that of a key, or the one set for a protocol without a login."""
+"""The identity behind a request: that of a key or a user, or the one set for a protocol without a login."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The identity behind a request. `rules` are topic patterns; none means every topic."""
+    """The identity behind a request. `rules` are topic patterns; none means every topic. The role of a user
+    is that of the login: what a user may do now, Access knows."""
 
     name: str
     role: str
@@ -13,3 +14,5 @@ class Principal:
     key_id: int | None = None  # of the stored key; None for all others
     # Of a key of the configuration: changes with its secret and its rights, and reveals neither.
     mark: bytes = field(default=b"", compare=False, repr=False)
+    user_id: int | None = None  # of the user; None for keys
+    password_number: int = 0  # which of the user's passwords it logged in with

@@ -6,12 +6,14 @@ A door (a protocol, Flight, HTTP) has its own names for what it does. It maps ea
 operation of this table, and decides nothing by itself. tests/conformance/rights/ calls all of them with
 every role and compares the outcome with this table; docs/security.md shows it.
 
-The rule: a principal may do what its role allows, on topics that match its patterns. Topics whose
-names begin with `_` are internal: nobody publishes to them, admins read them, lists hide them.
+The rule: a principal may do what its role allows, on topics that match its patterns, and may read and write
+the topics that a topic rule grants it (topic_rules.py). A rule takes nothing away. Topics whose names begin
+with `_` are internal: nobody publishes to them, admins read them, lists hide them.
 
 Knows no keys and no logins (access.py) and no protocol.
 """
 
+from collections.abc import Iterable
 from enum import Enum, unique
 from typing import Final, Literal
 
@@ -25,7 +27,12 @@ ROLE_ACTIONS: Final[dict[str, frozenset[str]]] = {
     "user": frozenset({"read", "write"}),
     "writer": frozenset({"write"}),
     "reader": frozenset({"read"}),
+    "guest": frozenset(),
 }
+# Those that a user may have, each with others; `user` is writer and reader.
+USER_ROLES: Final = ("admin", "writer", "reader", "guest")
+# What topic rules can grant.
+GRANTED: Final = frozenset({"read", "write"})
 
 INTERNAL_PREFIX: Final = "_"
 
@@ -75,12 +82,32 @@ class Operation(Enum):
     LIST_KEYS = ("admin", Scope.SERVER, "list API keys")
     CREATE_KEY = ("admin", Scope.SERVER, "create API keys")
     REVOKE_KEY = ("admin", Scope.SERVER, "revoke API keys")
+    LIST_ROLES = ("login", Scope.SERVER, "list roles")
+    LIST_USERS = ("admin", Scope.SERVER, "list users")
+    CREATE_USER = ("admin", Scope.SERVER, "create users")
+    CHANGE_USER = ("admin", Scope.SERVER, "change users")
+    DELETE_USER = ("admin", Scope.SERVER, "delete users")
+    CHANGE_OWN_PASSWORD = ("login", Scope.SERVER, "change the password of its own account")
+    CHANGE_PASSWORD = ("admin", Scope.SERVER, "change the passwords of others")
+    LIST_RULES = ("admin", Scope.SERVER, "list topic rules")
+    CHANGE_RULE = ("admin", Scope.SERVER, "change topic rules")
 
     def __init__(self, right: Right, scope: Scope, words: str, needs_key: bool = False) -> None:
         self.right = right
         self.scope = scope
         self.words = words
         self.needs_key = needs_key
+
+
+def combined_role(roles: Iterable[str]) -> str:
+    """The one role that allows what these allow together."""
+    actions = frozenset[str]().union(*(ROLE_ACTIONS[role] for role in roles))
+    return next(role for role, allowed in ROLE_ACTIONS.items() if allowed == actions)
+
+
+def roles_of(role: str) -> tuple[str, ...]:
+    """As topic rules name them."""
+    return ("writer", "reader") if role == "user" else (role,)
 
 
 def is_internal(topic: str) -> bool:

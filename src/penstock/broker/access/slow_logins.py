@@ -5,6 +5,8 @@ that must not keep others out:
 
 * Addresses take turns, so that one address gets no more turns by asking more often.
 * An address whose last key was wrong comes after the others, except for every fourth turn.
+* So does a login of a user whose last password was wrong, wherever that came from, except from an address
+  where this user has logged in before.
 * Of one address the newest login is next, and the oldest at every third turn: strictly in order, all would
   wait until they time out; strictly newest first, an old one would never get its turn.
 
@@ -18,12 +20,15 @@ Thread-safe: filled by the event loop, emptied by the thread that hashes.
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.broker.access.principal import Principal
 from penstock.broker.errors import BrokerError, Code
 
-# Addresses with a wrong key that are remembered: 200 bytes each. With more, the oldest is forgiven.
+T = TypeVar("T")
+
+# Addresses with a wrong key, users with a wrong password, and pairs with a right one that are remembered:
+# 200 bytes each. With more, the oldest is forgotten.
 MAX_SUSPECTS: Final = 10_000
 # Every so many turns, addresses with a wrong key come first, and the oldest login of an address.
 SUSPECT_TURN: Final = 4
@@ -31,9 +36,10 @@ OLDEST_TURN: Final = 3
 
 
 class SlowLogin:
-    """A login that waits for the slow hash. Without a repr that could show its key."""
+    """A login that waits for the slow hash. Without a repr that could show its key. `user`: the name where
+    the key is the password of a user."""
 
-    __slots__ = ("address", "condensed", "done", "key", "wanted")
+    __slots__ = ("address", "condensed", "done", "key", "user", "wanted")
 
     def __init__(
         self,
@@ -42,12 +48,14 @@ class SlowLogin:
         done: Callable[[Principal | None], None],
         wanted: Callable[[], bool],
         address: str,
+        user: str | None = None,
     ) -> None:
         self.key = key
         self.condensed = condensed
         self.done = done
         self.wanted = wanted
         self.address = address
+        self.user = user
 
 
 class LoginsPerAddress:
@@ -85,11 +93,13 @@ class LoginQueue:
         self._trusted: Ring = OrderedDict()
         self._suspected: Ring = OrderedDict()
         self._suspects: OrderedDict[str, None] = OrderedDict()
+        self._suspected_users: OrderedDict[str, None] = OrderedDict()
+        self._known_places: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._turn = 0
 
     def put(self, login: SlowLogin) -> None:
         with self._lock:
-            ring = self._suspected if login.address in self._suspects else self._trusted
+            ring = self._suspected if self._is_suspect(login) else self._trusted
             ring.setdefault(login.address, deque()).append(login)
 
     def take(self) -> SlowLogin | None:
@@ -108,9 +118,19 @@ class LoginQueue:
                 ring[address] = waiting  # behind the other addresses
             return login
 
-    def tried(self, address: str, *, right: bool) -> None:
-        """Records the outcome of a login of this address."""
+    def _is_suspect(self, login: SlowLogin) -> bool:
+        if login.user is not None and login.user in self._suspected_users:
+            return (login.user, login.address) not in self._known_places
+        return login.address in self._suspects
+
+    def tried(self, address: str, *, right: bool, user: str | None = None) -> None:
+        """Records the outcome of a login of this address, and of this user."""
         with self._lock:
+            if user is not None and right:
+                self._suspected_users.pop(user, None)
+                _remember(self._known_places, (user, address))
+            elif user is not None:
+                _remember(self._suspected_users, user)
             if right:
                 self._suspects.pop(address, None)
                 self._move(address, self._suspected, self._trusted)
@@ -126,3 +146,10 @@ class LoginQueue:
         waiting = source.pop(address, None)
         if waiting is not None:
             target.setdefault(address, deque()).extend(waiting)
+
+
+def _remember(names: OrderedDict[T, None], name: T) -> None:
+    names[name] = None
+    names.move_to_end(name)
+    if len(names) > MAX_SUSPECTS:
+        names.popitem(last=False)

@@ -43,6 +43,7 @@ _MISSING: Final = re.compile(
 )
 _FORBIDDEN: Final = re.compile(
     r".+ may not .+: that needs .+|the key .+ is revoked|unauthorized|authentication required"
+    r"|the user .+ is deleted|the user .+ has another password now.*|the user account .+ is disabled"
 )
 
 Answer = TypeVar("Answer")

@@ -3,7 +3,7 @@
     [[keys]]
     name = "billing"              # once in the file
     key = "..."                   # exactly one of key, key_file, hash
-    role = "writer"               # admin, user (reads and writes), writer, reader
+    role = "writer"               # admin, user (reads and writes), writer, reader, guest
     topics = ["orders.*"]         # every topic when left out
 
 Reads the key files, but neither hashes nor compares keys: access control does.
@@ -23,7 +23,7 @@ MASK: Final = "********"
 # BlipMQ's AUTH frame carries the length of the key in 16 bits.
 MAX_KEY_BYTES: Final = 65_535
 
-Role = Literal["admin", "user", "writer", "reader"]
+Role = Literal["admin", "user", "writer", "reader", "guest"]
 
 Patterns = Annotated[
     tuple[Annotated[str, msgspec.Meta(min_length=1)], ...],

@@ -149,6 +149,10 @@ class LimitsConfig(Section, frozen=True):
     groups: Annotated[Count, "Consumer groups with committed offsets."] = 10_000
     # Some kilobytes each while it is empty; it outlives its connection for a while.
     subscriptions: Annotated[Count, "BlipMQ subscriptions."] = 50_000
+    # All of them are held in memory, 500 bytes each.
+    users: Annotated[Count, "Users."] = 10_000
+    # Each is matched against every topic that somebody without a fitting role asks for.
+    topic_rules: Annotated[Count, "Topic rules."] = 1_000
     # A job has one for each query and batch. What is forgotten stays open until its time is over.
     transactions_per_key: Annotated[Count, "Open transactions of one API key."] = 1_000
     # On the disk until the commit, which writes it a second time.

@@ -1,10 +1,11 @@
 """What the operations of FlyMQ use of their session: who asks, the broker, the dialect, and ways to answer.
 
 The session (session.py) finds requests and calls the operations; the operations (topics.py, reading.py,
-produces.py, groups.py, cluster.py) know of it what stands here.
+produces.py, groups.py, accounts.py) know of it what stands here.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from penstock.broker.access.access import Principal
 from penstock.broker.errors import BrokerError, Code
@@ -17,6 +18,8 @@ from penstock.wire.flymq.frames import SDK, SPEC
 from penstock.wire.flymq.layout import Message
 from penstock.wire.flymq.opcodes import Opcode, encode_error, encode_reply
 from penstock.wire.flymq.produce import Item
+
+T = TypeVar("T")
 
 
 class Call:
@@ -65,6 +68,17 @@ class Conversation(BaseSession[Item]):
     def address(self) -> str:
         """Where peers reach this server."""
         return self._advertise or self.stream.local
+
+    @property
+    def peer_host(self) -> str:
+        """The address of the peer, without its port: addresses take turns where logins wait."""
+        return self.stream.peer.rpartition(":")[0]
+
+    def count_failed_login(self) -> None:
+        """Too many of them end the connection."""
+        if self.stream.login_failed() >= self.limits.failed_logins:
+            self.counters.refused["failed logins"] += 1
+            self.close()
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -118,14 +132,20 @@ class Conversation(BaseSession[Item]):
         change.on_done(self.guarded(written))
 
     def reply_aside(self, call: Call, make: Callable[[], Message]) -> None:
-        """Builds the answer in a thread: for answers that grow with the number of topics or groups."""
+        """Builds the answer in a thread: for answers that grow with the number of topics or groups, and for
+        changes that wait for the disk."""
+        self.reply_with(call, make, lambda message: message)
+
+    def reply_with(self, call: Call, work: Callable[[], T], answer: Callable[[T], Message]) -> None:
+        """Works in a thread, and makes the answer of the result on the event loop. Requests behind this one
+        wait for it."""
         self.blocking = True
 
-        def made(done: Pending[Message]) -> None:
+        def made(done: Pending[T]) -> None:
             self.blocking = False
             if done.error is None:
-                self.reply_later(call, done.result())
+                self.reply_later(call, answer(done.result()))
             else:
                 self.refuse_later(call, done.error)
 
-        self.port.aside(make).on_done(self.guarded(made))
+        self.port.aside(work).on_done(self.guarded(made))

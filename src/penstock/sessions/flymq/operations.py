@@ -8,20 +8,28 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.access.rights import Operation
-from penstock.sessions.flymq import access, groups, reading, timed, topics
+from penstock.sessions.flymq import access, accounts, groups, reading, timed, topics
 from penstock.sessions.flymq.conversation import Call, Conversation
 
 Handle = Callable[[Conversation, Call, Any], None]
 
 
 class Row(NamedTuple):
-    """`without_topic`: the operation where the request names no topic. `changes`: metadata or records. Such
-    a request takes effect in its order without waiting, and only its answer waits for the disk."""
+    """`without_topic`: the operation where the request names no topic. `own`: where it is about the account
+    of the user who asks. `changes`: metadata or records. Such a request takes effect in its order without
+    waiting, and only its answer waits for the disk. `right_first`: who lacks the right is told so
+    whatever the payload is."""
 
     operation: Operation
     handle: Handle | None
     without_topic: Operation | None = None
     changes: bool = False
+    own: Operation | None = None
+    right_first: bool = False
+
+
+def _admin(operation: Operation, handle: Handle) -> Row:
+    return Row(operation, handle, right_first=True)
 
 
 OPERATIONS: Final[dict[int, Row]] = {
@@ -51,4 +59,17 @@ OPERATIONS: Final[dict[int, Row]] = {
     0x66: Row(Operation.COMMIT_OFFSETS, groups.seek_to_timestamp),
     0x70: Row(Operation.LOG_IN, access.log_in),
     0x72: Row(Operation.KEEP_ALIVE, access.who_am_i),
+    0x73: _admin(Operation.CREATE_USER, accounts.create_user),
+    0x74: _admin(Operation.DELETE_USER, accounts.delete_user),
+    0x75: _admin(Operation.CHANGE_USER, accounts.update_user),
+    0x76: _admin(Operation.LIST_USERS, accounts.list_users),
+    0x77: _admin(Operation.LIST_USERS, accounts.get_user),
+    0x78: _admin(Operation.CHANGE_RULE, accounts.set_rule),
+    0x79: _admin(Operation.LIST_RULES, accounts.get_rule),
+    0x7A: _admin(Operation.CHANGE_RULE, accounts.delete_rule),
+    0x7B: _admin(Operation.LIST_RULES, accounts.list_rules),
+    0x7C: Row(
+        Operation.CHANGE_PASSWORD, accounts.change_password, own=Operation.CHANGE_OWN_PASSWORD
+    ),
+    0x7D: Row(Operation.LIST_ROLES, accounts.list_roles),
 }

@@ -11,6 +11,7 @@ from penstock.broker.access.rights import Scope
 from penstock.broker.errors import BrokerError, Code
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending
+from penstock.sessions.flymq.accounts import is_own
 from penstock.sessions.flymq.conversation import Call, Conversation
 from penstock.sessions.flymq.operations import OPERATIONS, Row
 from penstock.sessions.flymq.produces import produce
@@ -63,7 +64,8 @@ class FlyMQSession(Conversation):
                 decoded = self._decode(item, opcode)
         except PenstockError as error:
             self._count_frame()
-            self.answer(self.error_to("decode" if opcode is None else opcode.name, None, error))
+            name = "decode" if opcode is None else opcode.name
+            self.answer(self.error_to(name, None, self._right_or(error, item.opcode)))
             return True
         self._waiting, self._decoded = item, decoded
         if decoded is None or (self.answers_are_open() and not self._goes_along(item.opcode)):
@@ -121,12 +123,24 @@ class FlyMQSession(Conversation):
         except PenstockError as error:
             self.refuse(call, error)
 
+    def _right_or(self, error: PenstockError, number: int) -> PenstockError:
+        """What to answer a payload that cannot be read: for some opcodes that the right is missing."""
+        row = OPERATIONS.get(number)
+        if row is not None and row.right_first:
+            try:
+                self.port.require(self.principal, row.operation, "")
+            except PenstockError as refusal:
+                return refusal
+        return error
+
     def _require(self, row: Row, call: Call) -> None:
         """Before anything is looked up: without the right, a peer does not learn if it exists."""
         topic: str = getattr(call.request, "topic", "")
         operation = row.operation
         if not topic and row.without_topic is not None:
             operation = row.without_topic
+        if row.own is not None and is_own(self.principal, call.request):
+            operation = row.own
         name = topic if operation.scope is Scope.TOPIC else getattr(call.request, "group", "")
         if operation.right != "none":  # a peer whose key was revoked may log in with another one
             self.port.require(self.principal, operation, name)
