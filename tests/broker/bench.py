@@ -44,14 +44,18 @@ class Bench:
         files: FileSystem | None = None,
         cache_bytes: int = 64 * 1024 * 1024,
         clock: Clock | None = None,
+        commit_threads: int = 0,
     ) -> None:
+        """With `commit_threads` the log is written by itself, which a transaction waits for."""
         self.clock = clock if clock is not None else Clock()
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self.engine = EmbeddedEngine(
             directory,
-            EngineOptions(commit_threads=0, cache_bytes=cache_bytes, defaults=TopicSettings()),
+            EngineOptions(
+                commit_threads=commit_threads, cache_bytes=cache_bytes, defaults=TopicSettings()
+            ),
             post=self._posted.put,
             files=files,
             clock_us=self.clock,

@@ -17,7 +17,8 @@ from penstock.broker.access.rights import Operation, refusal
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delivery.backlog import Backlog
 from penstock.broker.delivery.collection import Collection, Delivery
-from penstock.broker.delivery.dead_letters import DeadLetters
+from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
+from penstock.broker.delivery.dead_letters import DEAD_LETTER_SUFFIX, DeadLetters
 from penstock.broker.delivery.feed import Schedule
 from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
@@ -87,6 +88,7 @@ class Broker:
         self.backlog = Backlog(engine.metadata)
         self.subscriptions = Subscriptions(engine, self.backlog, options, clock_us, schedule)
         self.dead_letters = DeadLetters(self)
+        self.dead_letter_queue = DeadLetterQueue(self)
         self.refusals = Refusals(clock_us)
         self._grants = Grants(access)
         self.accounts = Accounts(
@@ -276,13 +278,18 @@ class Broker:
 
     def delete_topic(self, principal: Principal, topic: str) -> Pending[object]:
         self.require(principal, Operation.DELETE_TOPIC, topic)
+        info = self.engine.topic(topic)
         change = self.engine.delete_topic(topic)
-        change.on_done(lambda done: self._deleted(topic, principal.name, done))
+        change.on_done(lambda done: self._deleted(topic, info, principal.name, done))
         return change
 
-    def _deleted(self, topic: str, by: str, change: Pending[object]) -> None:
+    def _deleted(
+        self, topic: str, info: TopicInfo | None, by: str, change: Pending[object]
+    ) -> None:
         if change.error is not None:
             return
+        if info is not None and topic.endswith(DEAD_LETTER_SUFFIX):
+            self.dead_letter_queue.forget(info.id)
         logger.info("topic %r was deleted by %s", topic, by)
         self.subscriptions.forget_topic(topic)
         self._turns.forget(topic)
@@ -350,9 +357,11 @@ class Broker:
                 raise BrokerError(Code.UNKNOWN_TOPIC, detail)
             self.ensure_topic(topic, principal.name)
         self._check_room(subscriptions=1)
-        return self.subscriptions.create(
+        subscription = self.subscriptions.create(
             topic, qos, principal, user, self._last_tokens.get(topic) or {}
         )
+        subscription.protocol = getattr(user, "protocol", "")
+        return subscription
 
     def subscription(
         self, principal: Principal, operation: Operation, subscription_id: int, user: object

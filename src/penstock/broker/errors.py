@@ -50,6 +50,8 @@ class Code(Enum):
     LAST_ADMIN_KEY = (27, False, "without this key nobody could manage keys")
     UNKNOWN_USER = (28, False, "no such user")
     USER_EXISTS = (29, False, "a user of this name already exists")
+    UNKNOWN_DEAD_LETTER = (50, False, "message not found")
+    REPLAYED_ALREADY = (51, False, "the dead letter was replayed already")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number

@@ -8,6 +8,7 @@ from penstock.broker.access.accounts import Accounts
 from penstock.broker.access.rights import Operation
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delivery.collection import Delivery
+from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.groups import GroupRow
 from penstock.broker.records import Part, Records
@@ -78,6 +79,10 @@ class Port(Protocol):
     ) -> Pending[ReadResult]: ...
     def offsets(self, topic: str, partition: int) -> tuple[int, int]: ...
     def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]: ...
+
+    # dead letters
+    @property
+    def dead_letter_queue(self) -> DeadLetterQueue: ...
 
     # groups
     def commit_offset(

@@ -26,6 +26,7 @@ COMMAND_MODULES: Final = (
     "cat",
     "topic",
     "group",
+    "dlq",
     "key",
     "context",
     "config",

@@ -42,6 +42,7 @@ def test_three_deliveries_then_the_dead_letter_topic(bench: Bench) -> None:
         b"penstock-topic": b"t",
         b"penstock-partition": b"0",
         b"penstock-deliveries": b"3",
+        b"penstock-protocol": b"",
         b"penstock-offset": b"1",
     }
     assert one.settled[0].open_ranges(2) == []

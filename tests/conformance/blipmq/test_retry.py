@@ -110,6 +110,7 @@ def test_three_deliveries_then_a_dead_letter(
         (b"penstock-topic", topic.encode()),
         (b"penstock-partition", b"0"),
         (b"penstock-deliveries", b"3"),
+        (b"penstock-protocol", b"blipmq"),
         (b"penstock-offset", b"0"),
     ]
 

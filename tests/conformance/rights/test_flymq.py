@@ -60,6 +60,8 @@ def request(number: int, topic: str, group: str) -> bytes:
         0x07: lambda: text(topic) + bytes(16),
         0x0A: lambda: text(topic) + bytes(12),
         0x0B: lambda: text(topic) + bytes(16),
+        0x20: lambda: text(topic) + bytes(4),
+        0x21: lambda: text(topic) + text("0-0"),
         0x35: lambda: text(topic) + blob(b"brief") + bytes(8),
         0x50: lambda: text("n2:9093"),
         0x61: lambda: place + text("latest"),

@@ -32,8 +32,8 @@ ITSELF: Final = Principal("penstock", "admin")
 REASON = b"max deliveries reached"
 # A batch of dead letters is closed at this size; a single large message may pass it.
 BATCH_BYTES = 1024 * 1024
-# What the headers add to a message: their names and REASON have 103 bytes, a topic name 249 at most, and
-# three numbers 20 digits each.
+# What the headers add to a message: their names and REASON have 120 bytes, a topic name 249 at most, the
+# name of a protocol 8, and three numbers 20 digits each.
 HEADER_ROOM_BYTES: Final = 1024
 # Refusals that stay the same however often one asks: the name is too long with its suffix, or the
 # message too large with its headers (the last is the log's word for a batch that none can hold).
@@ -41,7 +41,11 @@ LASTING: Final = frozenset({Code.INVALID_TOPIC_NAME, Code.RECORD_TOO_LARGE, Code
 
 logger = logging.getLogger(__name__)
 
-Letter = tuple[bytes | None, bytes | None, Headers]
+# Of the headers that a message gets as a dead letter.
+HEADER_PREFIX: Final = b"penstock-"
+
+# Value, key, headers, expiry.
+Letter = tuple[bytes | None, bytes | None, Headers, int]
 
 
 class DeadLetters:
@@ -78,8 +82,8 @@ class DeadLetters:
         """Hands all of them to the log that it can ever take; the others are counted."""
         try:
             self._ensure_topic(topic)
-            values, keys, headers = map(list, zip(*letters, strict=True))
-            records = Records(values, keys, headers)
+            values, keys, headers, expiries = map(list, zip(*letters, strict=True))
+            records = Records(values, keys, headers, expiries=expiries)
             return [self._broker.publish(ITSELF, topic + DEAD_LETTER_SUFFIX, None, records)]
         except (PenstockError, BatchError) as error:
             refusal = from_exception(error)
@@ -138,6 +142,7 @@ class DeadLetters:
             (b"penstock-topic", subscription.topic_bytes),
             (b"penstock-partition", str(run.partition).encode()),
             (b"penstock-deliveries", str(run.deliveries).encode()),
+            (b"penstock-protocol", subscription.protocol.encode()),
         ]
         letters: list[Letter] = []
         size = 0
@@ -145,7 +150,8 @@ class DeadLetters:
             for row in range(view.first_row, view.last_row):
                 offset = (b"penstock-offset", str(view.offset_of(row)).encode())
                 value = None if view.is_null(row) else view.value(row)
-                letters.append((value, view.key(row), [*view.headers(row), *common, offset]))
+                headers = [*view.headers(row), *common, offset]
+                letters.append((value, view.key(row), headers, view.expiry_of(row)))
                 size += view.payload_bytes(row, row + 1) + HEADER_ROOM_BYTES
                 if size >= BATCH_BYTES:
                     yield letters

@@ -36,6 +36,8 @@ class Subscription:
         self.topic_bytes = topic.encode()
         self.qos = qos
         self.owner = owner
+        # The name of the protocol that it was made with.
+        self.protocol = ""
         self.settled: dict[int, Settled] = {}
         # Grows with every change of `settled`: tells whether it has to be written down again.
         self.settled_changes = 0

@@ -145,9 +145,9 @@ class Api:
         """Some records from one place on; go on with next_offset until it is end_offset."""
         self.broker.require(who, Operation.READ_RECORDS, name)
         self._info(name)
-        partition = _number(query, "partition", 0, 2**31 - 1)
-        max_bytes = _number(query, "max_bytes", DEFAULT_READ_BYTES, MAX_READ_BYTES)
-        limit = _number(query, "limit", DEFAULT_RECORDS, MAX_RECORDS)
+        partition = number_in(query, "partition", 0, 2**31 - 1)
+        max_bytes = number_in(query, "max_bytes", DEFAULT_READ_BYTES, MAX_READ_BYTES)
+        limit = number_in(query, "limit", DEFAULT_RECORDS, MAX_RECORDS)
         offset = await self._start(name, partition, query)
         found = await self.broker.read(who, name, partition, offset, max_bytes)
         return Page(partition, found, limit)
@@ -158,9 +158,9 @@ class Api:
         if len(given) > 1:
             raise _invalid(f"give one of {', '.join(given)}, not several")
         if "offset" in query:
-            return _number(query, "offset", 0, 2**63 - 1)
+            return number_in(query, "offset", 0, 2**63 - 1)
         if "time_us" in query:
-            time_us = _number(query, "time_us", 0, 2**63 - 1)
+            time_us = number_in(query, "time_us", 0, 2**63 - 1)
             return await self.engine.offset_at_time(name, partition, time_us)
         start = query.get("from", "earliest")
         if start not in ("earliest", "latest"):
@@ -293,7 +293,7 @@ def _listed(
 
     Runs in a thread. Nothing but the names of this part is looked at.
     """
-    limit = _number(query, "limit", DEFAULT_LISTED, MAX_LISTED)
+    limit = number_in(query, "limit", DEFAULT_LISTED, MAX_LISTED)
     if not limit:
         raise _invalid(f"limit: expected a number from 1 to {MAX_LISTED}")
     after = query.get("after")
@@ -316,7 +316,7 @@ def _invalid(detail: str) -> BrokerError:
     return BrokerError(Code.INVALID_REQUEST, detail)
 
 
-def _number(query: Query, name: str, default: int, most: int) -> int:
+def number_in(query: Query, name: str, default: int, most: int) -> int:
     text = query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
         raise _invalid(f"{name}: expected a number from 0 to {most}")

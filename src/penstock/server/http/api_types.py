@@ -26,6 +26,13 @@ class GroupReset(msgspec.Struct, forbid_unknown_fields=True):
     partition: int | None = None
 
 
+class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`force`: also an entry that was replayed before."""
+
+    id: str
+    force: bool = False
+
+
 class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     role: str = "user"

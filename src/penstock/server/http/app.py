@@ -28,8 +28,15 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.errors import BrokerError, Code, from_exception
+from penstock.server.http import dead_letters
 from penstock.server.http.api import Api
-from penstock.server.http.api_types import GroupReset, KeyRequest, TopicChange, TopicRequest
+from penstock.server.http.api_types import (
+    GroupReset,
+    KeyRequest,
+    ReplayRequest,
+    TopicChange,
+    TopicRequest,
+)
 from penstock.server.http.hosts import (
     MAX_SHOWN,
     MISDIRECTED_STATUS,
@@ -57,6 +64,8 @@ STATUS: Final = {
     Code.UNKNOWN_PARTITION: 404,
     Code.UNKNOWN_GROUP: 404,
     Code.UNKNOWN_KEY: 404,
+    Code.UNKNOWN_DEAD_LETTER: 404,
+    Code.REPLAYED_ALREADY: 409,
     Code.TOPIC_EXISTS: 409,
     Code.KEY_EXISTS: 409,
     Code.LIMIT_REACHED: 409,
@@ -117,6 +126,15 @@ CALLS: Final[dict[str, dict[str, Call]]] = {
     },
     "topics/{name}/records": {"GET": Call(Operation.READ_RECORDS, Api.records, query=RECORDS)},
     "topics/{name}/purge": {"POST": Call(Operation.PURGE_TOPIC, Api.purge_topic)},
+    "topics/{name}/dead-letters": {
+        "GET": Call(Operation.READ_DEAD_LETTERS, dead_letters.dead_letters, query=LIST),
+        "DELETE": Call(Operation.PURGE_DEAD_LETTERS, dead_letters.purge),
+    },
+    "topics/{name}/dead-letters/replay": {
+        "POST": Call(
+            Operation.REPLAY_DEAD_LETTER, dead_letters.replay, NO_CONTENT_STATUS, ReplayRequest
+        ),
+    },
     "groups": {"GET": Call(Operation.LIST_GROUPS, Api.groups, query=LIST)},
     "groups/{name}": {
         "GET": Call(Operation.LIST_GROUPS, Api.group),

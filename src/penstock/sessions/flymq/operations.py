@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.access.rights import Operation
-from penstock.sessions.flymq import access, accounts, groups, reading, timed, topics
+from penstock.sessions.flymq import (
+    access,
+    accounts,
+    dead_letters,
+    groups,
+    reading,
+    timed,
+    topics,
+)
 from penstock.sessions.flymq.conversation import Call, Conversation
 
 Handle = Callable[[Conversation, Call, Any], None]
@@ -45,6 +53,9 @@ OPERATIONS: Final[dict[int, Row]] = {
     0x09: Row(Operation.DELETE_TOPIC, topics.delete_topic),
     0x0A: Row(Operation.READ_RECORDS, reading.consume),
     0x0B: Row(Operation.READ_RECORDS, reading.fetch),
+    0x20: Row(Operation.READ_DEAD_LETTERS, dead_letters.fetch),
+    0x21: Row(Operation.REPLAY_DEAD_LETTER, dead_letters.replay),
+    0x22: Row(Operation.PURGE_DEAD_LETTERS, dead_letters.purge),
     0x35: Row(Operation.PUBLISH, timed.produce_with_ttl, changes=True),
     0x50: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),
     0x51: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),

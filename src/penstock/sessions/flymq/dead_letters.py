@@ -1,0 +1,66 @@
+"""FETCH_DLQ, REPLAY_DLQ and PURGE_DLQ: the dead letters of a topic.
+
+A replay that cannot be is no ERROR but a reply that says false and why, as clients expect it.
+"""
+
+from penstock.broker.delivery.dead_letter_queue import DeadLetter
+from penstock.broker.errors import BrokerError, Code
+from penstock.log.engine import Pending
+from penstock.sessions.flymq.conversation import Call, Conversation
+from penstock.wire.flymq import administration as a
+from penstock.wire.flymq import messages as m
+
+REPLAYED = ", replayed"
+
+
+def fetch(session: Conversation, call: Call, request: a.FetchDeadLetters) -> None:
+    queue = session.port.dead_letter_queue
+    listed = queue.page(session.principal, request.topic, request.max_messages)
+    session.blocking = True
+
+    def found(done: Pending[list[DeadLetter]]) -> None:
+        session.blocking = False
+        if done.error is not None:
+            session.refuse_later(call, done.error)
+            return
+        session.counters.messages_out += len(done.result())
+        session.reply_later(call, a.DeadLetters([_shown(one) for one in done.result()]))
+
+    listed.on_done(session.guarded(found))
+
+
+def _shown(letter: DeadLetter) -> a.DeadLetter:
+    reason = letter.reason[:1000] + (REPLAYED if letter.replays else "")
+    return a.DeadLetter(letter.id, letter.value or b"", reason, letter.deliveries)
+
+
+def replay(session: Conversation, call: Call, request: a.ReplayById | a.ReplayByOffset) -> None:
+    """An offset is one of partition 0, which is all that most of these topics have."""
+    letter_id = f"0-{request.offset}" if isinstance(request, a.ReplayByOffset) else request.id
+    try:
+        change = session.port.dead_letter_queue.replay(session.principal, request.topic, letter_id)
+    except BrokerError as error:
+        if error.code is not Code.UNKNOWN_DEAD_LETTER:
+            raise
+        session.reply(call, m.Ok(False, error.code.text))
+        return
+    session.blocking = True
+
+    def replayed(done: Pending[object]) -> None:
+        session.blocking = False
+        error = done.error
+        if error is None:
+            session.reply_later(call, m.Ok())
+        elif isinstance(error, BrokerError) and error.code is Code.UNKNOWN_DEAD_LETTER:
+            session.reply_later(call, m.Ok(False, error.code.text))
+        elif isinstance(error, BrokerError) and error.code is Code.REPLAYED_ALREADY:
+            session.reply_later(call, m.Ok(False, str(error)))
+        else:
+            session.refuse_later(call, error)
+
+    change.on_done(session.guarded(replayed))
+
+
+def purge(session: Conversation, call: Call, request: m.Topic) -> None:
+    change = session.port.dead_letter_queue.purge(session.principal, request.topic)
+    session.reply_when_durable(call, change, m.Ok())
