@@ -9,6 +9,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -45,8 +46,12 @@ class Bench:
         cache_bytes: int = 64 * 1024 * 1024,
         clock: Clock | None = None,
         commit_threads: int = 0,
+        threads: int = 0,
     ) -> None:
-        """With `commit_threads` the log is written by itself, which a transaction waits for."""
+        """With `commit_threads` the log is written by itself, which a transaction waits for. `threads` do that
+        too, and as many do what the broker puts aside."""
+        self._aside = ThreadPoolExecutor(threads) if threads else None
+        commit_threads = commit_threads or threads
         self.clock = clock if clock is not None else Clock()
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
@@ -74,9 +79,18 @@ class Bench:
             options if options is not None else BrokerOptions(),
             self.clock,
             self.schedule,
+            run=self._run,
         )
 
+    def _run(self, work: Callable[[], None]) -> None:
+        if self._aside is None:
+            work()
+        else:
+            self._aside.submit(work)
+
     def close(self) -> None:
+        if self._aside is not None:
+            self._aside.shutdown()
         self.broker.close()
         self.access.close()
         self.engine.close()

@@ -27,6 +27,7 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.groups import GroupRow, Members, rows_of
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Part, Records, Turns
+from penstock.broker.transactions import OpenTransactions
 from penstock.log.engine import (
     AppendToken,
     Engine,
@@ -98,6 +99,7 @@ class Broker:
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: GrowingDict[str, dict[int, AppendToken]] = GrowingDict()
         self._turns = Turns()
+        self.transactions = OpenTransactions(self, schedule)
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
         self.render_metrics: Callable[[], Pending[str]] = lambda: self.aside(str)
@@ -340,6 +342,10 @@ class Broker:
         partitions = self.ensure_topic(topic, principal.name).partitions
         return records.parts(partitions, lambda size: self._turns.take(topic, partitions, size))
 
+    def turn(self, topic: str, partitions: int, size: int) -> int:
+        """The partition for records without a key."""
+        return self._turns.take(topic, partitions, size)
+
     # --- read ------------------------------------------------------------------------------------
 
     def read(
@@ -406,6 +412,7 @@ class Broker:
         """The stream of this user is gone; what it subscribed to ends after a while."""
         self.subscriptions.leave(user)
         self.members.leave(user)
+        self.transactions.leave(user)
 
     def in_flight_to(self, user: object) -> bool:
         """Whether deliveries to this user are in flight and not due again."""

@@ -34,6 +34,8 @@ class BrokerOptions:
     max_subscriptions: int = 50_000
     max_users: int = 10_000
     max_topic_rules: int = 1_000
+    # A transaction of a connection that is not used for this long is rolled back.
+    transaction_time_us: int = 60 * SECOND_US
     # Of one principal.
     max_open_transactions: int = 1_000
     max_staged_bytes: int = 64 * 1024**3

@@ -12,6 +12,7 @@ from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.groups import GroupRow
 from penstock.broker.records import Part, Records
+from penstock.broker.transactions import OpenTransactions
 from penstock.log.engine import AppendToken, Pending, ReadResult, TopicInfo
 
 T = TypeVar("T")
@@ -122,5 +123,11 @@ class Port(Protocol):
     def leave(self, user: object) -> None: ...
     def in_flight_to(self, user: object) -> bool: ...
 
+    # transactions of connections
+    @property
+    def transactions(self) -> OpenTransactions: ...
+
     # time
+    @property
+    def clock_us(self) -> Callable[[], int]: ...
     def later(self, delay_s: float, work: Callable[[], None]) -> None: ...

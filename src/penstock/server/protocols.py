@@ -198,9 +198,15 @@ class FlymqConfig(ProtocolSection, frozen=True):
         "until a request shows an SDK. A login shows nothing, so SDKs that log in need sdk.",
     ] = "auto"
     principal: Annotated[Text, "Connections act as this user until they log in."] = "anonymous"
+    transaction_time_us: Annotated[
+        Time, "A transaction that is not used for this long is rolled back."
+    ] = 60_000 * MILLISECOND_US
 
     def acts_as(self) -> str | None:
         return self.principal
+
+    def broker_options(self) -> dict[str, Any]:
+        return {"transaction_time_us": self.transaction_time_us}
 
 
 def _open_flymq(port: "Port", stream: "Stream", terms: Terms) -> "Session":

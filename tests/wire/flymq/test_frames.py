@@ -4,7 +4,7 @@ import gzip
 import struct
 
 import pytest
-from conformance.flymq.peer import frame, produce, raw, text
+from conformance.flymq.peer import blob, frame, produce, raw, text
 from hypothesis import given
 from hypothesis import strategies as st
 from wire.ways import WAYS, Feed, SplitResult
@@ -31,19 +31,25 @@ every_way = pytest.mark.parametrize("feed", WAYS)
 
 
 def shown(result: SplitResult, data: bytes) -> list[object]:
-    """Requests in order: a PRODUCE as (topic, key, value, partition), others as (opcode, flags, size)."""
+    """Requests in order: a PRODUCE as (topic, key, value, partition), TXN_PRODUCE with its transaction
+    behind them, others as (opcode, flags, size)."""
     found: list[object] = []
     for item in result[0]:
         if isinstance(item, ProduceRun):
+            transaction = () if item.transaction is None else (item.transaction,)
             keys = item.keys if item.keys is not None else [None] * len(item.values)
             found += [
-                (item.topic_name, key, value, item.partition)
+                (item.topic_name, key, value, item.partition, *transaction)
                 for key, value in zip(keys, item.values, strict=True)
             ]
         else:
             assert isinstance(item, Frame)
             found.append((item.opcode, item.flags, item.end - item.start))
     return found
+
+
+def staged(transaction: str, topic: str, value: bytes) -> bytes:
+    return text(transaction) + text(topic) + blob(value)
 
 
 STREAM = [
@@ -57,6 +63,15 @@ STREAM = [
     frame(0x01, b"\x00\x01\xff" + produce("", b"g")[2:]),
     frame(0x01, b"\x00"),
     frame(0x07, b"\x01\x02", 0xF1),
+    frame(0x43, staged("txn-1", "t", b"h")),
+    frame(0x43, staged("txn-1", "t", b"") + b"behind"),
+    frame(0x43, staged("txn-2", "t", b"i")),
+    frame(0x43, staged("txn-2", "u", b"j")),
+    frame(0x01, produce("u", b"k")),
+    frame(0x43, staged("", "u", b"l")),
+    frame(0x43, gzip.compress(staged("txn-2", "u", b"m"), mtime=0), 0x03),
+    frame(0x43, b"\x00\x01\xff" + staged("", "u", b"n")[2:]),
+    frame(0x43, staged("txn-2", "u", b"o")[:-1]),
 ]
 EXPECTED: list[object] = [
     ("t", b"k", b"a", -1),
@@ -69,6 +84,15 @@ EXPECTED: list[object] = [
     (0x01, 1, len(STREAM[7]) - 8),
     (0x01, 1, 1),
     (0x07, 0xF1, 2),
+    ("t", None, b"h", -1, b"txn-1"),
+    ("t", None, b"", -1, b"txn-1"),
+    ("t", None, b"i", -1, b"txn-2"),
+    ("u", None, b"j", -1, b"txn-2"),
+    ("u", None, b"k", -1),
+    ("u", None, b"l", -1, b""),
+    (0x43, 3, len(STREAM[16]) - 8),
+    (0x43, 1, len(STREAM[17]) - 8),
+    (0x43, 1, len(STREAM[18]) - 8),
 ]
 
 
@@ -84,9 +108,9 @@ def test_what_follows_each_other_is_one_run() -> None:
     data = b"".join(STREAM)
     items = split_requests(data, 0, len(data))[0]
     sizes = [len(item.values) if isinstance(item, ProduceRun) else 0 for item in items]
-    assert sizes == [2, 1, 0, 2, 0, 0, 0, 0]
+    assert sizes == [2, 1, 0, 2, 0, 0, 0, 0, 2, 1, 1, 1, 1, 0, 0, 0]
     assert sum(item.size for item in items if isinstance(item, ProduceRun)) == sum(
-        len(STREAM[number]) for number in (0, 1, 2, 4, 5)
+        len(STREAM[number]) for number in (0, 1, 2, 4, 5, *range(10, 16))
     )
 
 

@@ -74,6 +74,8 @@ class Operation(Enum):
     CREATE_TOPIC = ("write", Scope.TOPIC, "create topic")
     STAGE_RECORDS = ("write", Scope.TOPIC, "stage records for topic", True)
     USE_TRANSACTIONS = ("write", Scope.ANY_TOPIC, "use transactions", True)
+    OPEN_TRANSACTION = ("write", Scope.ANY_TOPIC, "begin transactions")
+    END_TRANSACTION = ("write", Scope.ANY_TOPIC, "end transactions")
     CHANGE_TOPIC = ("admin", Scope.TOPIC, "change topic")
     PURGE_TOPIC = ("admin", Scope.TOPIC, "purge topic")
     DELETE_TOPIC = ("admin", Scope.TOPIC, "delete topic")

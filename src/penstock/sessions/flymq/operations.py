@@ -16,6 +16,7 @@ from penstock.sessions.flymq import (
     reading,
     timed,
     topics,
+    transactions,
 )
 from penstock.sessions.flymq.conversation import Call, Conversation
 
@@ -57,6 +58,11 @@ OPERATIONS: Final[dict[int, Row]] = {
     0x21: Row(Operation.REPLAY_DEAD_LETTER, dead_letters.replay),
     0x22: Row(Operation.PURGE_DEAD_LETTERS, dead_letters.purge),
     0x35: Row(Operation.PUBLISH, timed.produce_with_ttl, changes=True),
+    0x40: Row(Operation.OPEN_TRANSACTION, transactions.begin),
+    0x41: Row(Operation.END_TRANSACTION, transactions.commit),
+    0x42: Row(Operation.END_TRANSACTION, transactions.roll_back),
+    # In runs, as PRODUCE.
+    0x43: Row(Operation.PUBLISH, None),
     0x50: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),
     0x51: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),
     0x52: Row(Operation.DESCRIBE_CLUSTER, topics.cluster_status),

@@ -16,12 +16,14 @@ from penstock.sessions.flymq.conversation import Call, Conversation
 from penstock.sessions.flymq.operations import OPERATIONS, Row
 from penstock.sessions.flymq.produces import produce
 from penstock.sessions.flymq.refusals import not_supported
+from penstock.sessions.flymq.transactions import stage
 from penstock.wire.errors import PeerError
 from penstock.wire.flymq.frames import MAX_PAYLOAD_BYTES, SDK, Frame
 from penstock.wire.flymq.gzip import check_compression, inflated
 from penstock.wire.flymq.opcodes import OPCODES, Decoded, Opcode
 from penstock.wire.flymq.produce import (
     PRODUCE,
+    TXN_PRODUCE,
     Item,
     ProduceRun,
     decode_produce,
@@ -55,7 +57,7 @@ class FlyMQSession(Conversation):
         if self.blocking:
             return False
         if isinstance(item, ProduceRun):
-            produce(self, item)
+            self._produce(item)
             return True
         opcode = OPCODES.get(item.opcode)
         try:
@@ -72,11 +74,17 @@ class FlyMQSession(Conversation):
             return False
         self._waiting, self._decoded = None, None
         if isinstance(decoded, ProduceRun):
-            produce(self, decoded)
+            self._produce(decoded)
         elif opcode is not None:
             self._count_frame()
             self._carry_out(opcode, decoded, item.end - item.start)
         return True
+
+    def _produce(self, run: ProduceRun) -> None:
+        if run.transaction is None:
+            produce(self, run)
+        else:
+            stage(self, run, run.transaction.decode())
 
     def _count_frame(self) -> None:
         self.counters.frames_in += 1
@@ -105,7 +113,8 @@ class FlyMQSession(Conversation):
             payload = inflation.result()
         if opcode is None:
             raise BrokerError(Code.INVALID_REQUEST, f"unknown opcode: {frame.opcode}")
-        run = decode_produce(payload) if frame.opcode == PRODUCE else None
+        in_runs = frame.opcode in (PRODUCE, TXN_PRODUCE)
+        run = decode_produce(payload, frame.opcode) if in_runs else None
         return opcode.decode_request(payload) if run is None else run
 
     # --- requests ---------------------------------------------------------------------------------

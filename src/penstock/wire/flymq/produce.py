@@ -1,13 +1,15 @@
-"""PRODUCE, split and answered in runs: an object for each run of messages, not for each message.
+"""PRODUCE and TXN_PRODUCE, split and answered in runs: an object for each run of messages, not for each.
 
-    request   topic str, key blob (empty: none), value blob, partition i32 (-1 or missing: ours to choose)
-    reply     topic str, partition i32, offset u64, timestamp_ms i64, key_size i32 (-1: none),
-              value_size i32
+    PRODUCE       topic str, key blob (empty: none), value blob, partition i32 (-1 or missing: we choose)
+    TXN_PRODUCE   transaction str, topic str, value blob
+    reply         topic str, partition i32, offset u64, timestamp_ms i64, key_size i32 (-1: none),
+                  value_size i32
 
     str = u16 length and UTF-8, blob = u32 length and bytes, all big-endian. Bytes behind the fields are
     ignored.
 
-PRODUCE frames that follow each other with one topic and one partition field are one run. A frame that is
+Frames that follow each other with one topic, and one partition field or transaction, are one run. Where a
+record of a transaction goes is known at the commit: its reply has partition 0 and offset 0. A frame that is
 compressed, or that does not parse, is left to the caller as it is. Hot: compiled by mypyc.
 """
 
@@ -29,6 +31,7 @@ from penstock.wire.flymq.frames import (
 from penstock.wire.primitives import is_utf8, read_u16, read_u32, write_u16
 
 PRODUCE: Final = 0x01
+TXN_PRODUCE: Final = 0x43
 ANY_PARTITION: Final = -1
 NO_KEY: Final = -1
 # A run ends here: its cost per byte is low already, a larger one only delays its answers.
@@ -41,11 +44,12 @@ _COMPRESSION_BITS: Final = 0x0E
 
 @final
 class ProduceRun:
-    """Messages of consecutive PRODUCE frames. `keys`: None where no message has one. `size`: of the
-    frames."""
+    """Messages of consecutive frames. `keys`: None where no message has one. `size`: of the frames.
+    `transaction`: its id, of TXN_PRODUCE."""
 
-    def __init__(self, topic: bytes, partition: i64) -> None:
+    def __init__(self, topic: bytes, partition: i64, transaction: bytes | None = None) -> None:
         self.topic = topic
+        self.transaction = transaction
         self.topic_name = topic.decode()
         self.partition: int = partition
         self.values: list[bytes] = []
@@ -68,7 +72,7 @@ class ProduceRun:
 
     def single(self, row: int) -> "ProduceRun":
         """One of its messages alone."""
-        alone = ProduceRun(self.topic, self.partition)
+        alone = ProduceRun(self.topic, self.partition, self.transaction)
         key = None if self.keys is None else self.keys[row]
         value = self.values[row]
         alone.add(key, value, HEADER_BYTES + len(self.topic) + len(value))
@@ -100,8 +104,11 @@ def split_requests(
         opcode: i64 = i64(buffer[position + 2])
         flags: i64 = i64(buffer[position + 3])
         taken: ProduceRun | None = None
-        if opcode == PRODUCE and not flags & _COMPRESSION_BITS:
-            taken = _take(run, buffer, payload, finish)
+        if not flags & _COMPRESSION_BITS:
+            if opcode == PRODUCE:
+                taken = _take(run, buffer, payload, finish)
+            elif opcode == TXN_PRODUCE:
+                taken = _take_staged(run, buffer, payload, finish)
         if taken is None:
             items.append(Frame(opcode, flags, payload, finish))
         elif taken is not run:
@@ -110,8 +117,10 @@ def split_requests(
         position = finish
 
 
-def decode_produce(payload: bytes) -> ProduceRun | None:
-    """The run of one PRODUCE, from its payload alone; None when that does not parse."""
+def decode_produce(payload: bytes, opcode: int = PRODUCE) -> ProduceRun | None:
+    """The run of one PRODUCE or TXN_PRODUCE, from its payload alone; None when that does not parse."""
+    if opcode == TXN_PRODUCE:
+        return _take_staged(None, payload, 0, len(payload))
     return _take(None, payload, 0, len(payload))
 
 
@@ -145,12 +154,50 @@ def _take(run: ProduceRun | None, buffer: bytes, start: i64, end: i64) -> Produc
     return run
 
 
+def _take_staged(run: ProduceRun | None, buffer: bytes, start: i64, end: i64) -> ProduceRun | None:
+    """The same for TXN_PRODUCE."""
+    if end - start < 2:
+        return None
+    id_size = read_u16(buffer, start)
+    id_at: i64 = start + 2
+    topic_at: i64 = id_at + id_size + 2
+    if topic_at > end:
+        return None
+    topic_size = read_u16(buffer, topic_at - 2)
+    value_at: i64 = topic_at + topic_size + 4
+    if value_at > end:
+        return None
+    behind: i64 = value_at + read_u32(buffer, value_at - 4)
+    if behind > end:
+        return None
+    transaction = buffer[id_at : id_at + id_size]
+    if (
+        run is None
+        or run.transaction != transaction
+        or not _same_topic(run, buffer, topic_at, topic_size)
+    ):
+        topic = buffer[topic_at : topic_at + topic_size]
+        if not is_utf8(topic) or not is_utf8(transaction):
+            return None
+        run = ProduceRun(topic, ANY_PARTITION, transaction)
+    run.add(None, buffer[value_at:behind], end - start + HEADER_BYTES)
+    return run
+
+
 def _same(run: ProduceRun, buffer: bytes, topic_at: i64, topic_size: i64, partition: i64) -> bool:
     return (
-        run.partition == partition
+        run.transaction is None
+        and run.partition == partition
+        and _same_topic(run, buffer, topic_at, topic_size)
+    )
+
+
+def _same_topic(run: ProduceRun, buffer: bytes, topic_at: i64, topic_size: i64) -> bool:
+    """Whether the run may go on with this topic."""
+    return (
+        run.size < MAX_RUN_BYTES
         and len(run.topic) == topic_size
         and buffer.startswith(run.topic, topic_at)
-        and run.size < MAX_RUN_BYTES
     )
 
 
@@ -161,6 +208,17 @@ def encode_produced(run: ProduceRun, partition: i64, first_offset: i64, time_ms:
     count: i64 = len(run.values)
     while row < count:
         _write_reply(writer, run, row, partition, first_offset + row, time_ms)
+        row += 1
+    return writer.getvalue()
+
+
+def encode_staged(run: ProduceRun, time_ms: i64) -> bytes:
+    """The answers to a run of a transaction."""
+    writer = BytesWriter()
+    row: i64 = 0
+    count: i64 = len(run.values)
+    while row < count:
+        _write_reply(writer, run, row, 0, 0, time_ms)
         row += 1
     return writer.getvalue()
 
@@ -180,7 +238,10 @@ def _write_reply(
     topic_size: i64 = len(run.topic)
     writer.append(MAGIC)
     writer.append(VERSION)
-    writer.append(PRODUCE)
+    if run.transaction is None:
+        writer.append(PRODUCE)
+    else:
+        writer.append(TXN_PRODUCE)
     writer.append(FLAG_BINARY)
     write_i32_be(writer, i32(2 + topic_size + _REPLY_FIELDS_BYTES))
     write_u16(writer, topic_size)
