@@ -48,8 +48,8 @@ class Bench:
         commit_threads: int = 0,
         threads: int = 0,
     ) -> None:
-        """With `commit_threads` the log is written by itself, which a transaction waits for. `threads` do that
-        too, and as many do what the broker puts aside."""
+        """With `commit_threads` the log is written by itself, which a transaction waits for. `threads` do
+        that too, and as many do what the broker puts aside."""
         self._aside = ThreadPoolExecutor(threads) if threads else None
         commit_threads = commit_threads or threads
         self.clock = clock if clock is not None else Clock()
