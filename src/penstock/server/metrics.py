@@ -107,6 +107,7 @@ class Metrics:
         if self.broker is not None:
             yield from _protocols(self.broker)
             yield from _subscriptions(self.broker)
+            yield from _transactions(self.broker)
         if statistics is not None:
             yield from self._log(statistics)
         if self.flight is not None:
@@ -241,6 +242,19 @@ def _protocols(broker: Broker) -> Iterator[Metric]:
             for kind, count in getattr(one, attribute).items():
                 family.add_metric((protocol, kind), count)
         yield family
+
+
+def _transactions(broker: Broker) -> Iterator[Metric]:
+    """Those of connections; named ones of Flight are in the engine."""
+    found, counters = broker.transactions, broker.transactions.counters
+    yield _gauge("transactions_open", "Transactions of connections.", len(found))
+    yield _gauge("transactions_staged_bytes", "Records in them.", found.staged_bytes)
+    ended = {
+        "committed": counters.committed,
+        "rolled back": counters.rolled_back,
+        "expired": counters.expired,
+    }
+    yield _counters("transactions_ended", "Transactions of connections.", "how", ended)
 
 
 def _subscriptions(broker: Broker) -> Iterator[Metric]:

@@ -71,6 +71,27 @@ def test_every_operation_blocking(server: LiveServer, topic: str) -> None:
             client.describe_topic(topic)
 
 
+def test_transactions_blocking(server: LiveServer, topic: str) -> None:
+    values = [b"%d" % number for number in range(SENT_TOGETHER + 1)]
+    with connect_flymq(address(server)) as client:
+        client.create_topic(topic)
+        one = client.begin_transaction()
+        client.stage(one, topic, values)
+        assert client.fetch(topic, 0, 0).values == []
+        client.commit_transaction(one)
+        client.commit_transaction(one)
+        assert client.fetch(topic, 0, 0).values == values
+        other = client.begin_transaction()
+        client.stage(other, topic, [b"never"])
+        client.roll_back_transaction(other)
+        for refused in (client.roll_back_transaction, client.commit_transaction):
+            with pytest.raises(Refused, match=f"transaction not found: {other}"):
+                refused(other)
+        with pytest.raises(Refused, match="transaction not found"):
+            client.stage(other, topic, [b"never"])
+        assert client.fetch(topic, 0, 0).values == values
+
+
 def test_many_records_at_once(server: LiveServer, topic: str) -> None:
     async def main() -> None:
         async with FlyMQClient(address(server)) as client:

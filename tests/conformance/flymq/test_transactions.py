@@ -2,6 +2,7 @@
 
 import re
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,6 +170,30 @@ def test_its_time_is_over(tmp_path: Path, topic: str) -> None:
         while server.server.broker.transactions.counters.expired == 0:
             peer.want(0x08)
         assert peer.ask(COMMIT, text(id)).error == UNKNOWN + id
+
+
+def test_they_are_counted(tmp_path: Path, topic: str) -> None:
+    with live(tmp_path) as server, FlyMQPeer(server.port()) as peer:
+        ids = [begin(peer) for _ in range(3)]
+        stage(peer, ids[0], topic, b"12345678")
+        found = metrics(server)
+        assert found["transactions_open"] == 3
+        assert found["transactions_staged_bytes"] == 8 + 64
+        peer.want(COMMIT, text(ids[0]))
+        peer.want(ROLLBACK, text(ids[1]))
+        found = metrics(server)
+        assert found["transactions_open"] == 1
+        assert found["transactions_staged_bytes"] == 0
+        assert found['transactions_ended_total{how="committed"}'] == 1
+        assert found['transactions_ended_total{how="rolled back"}'] == 1
+
+
+def metrics(server: LiveServer) -> dict[str, float]:
+    url = f"http://127.0.0.1:{server.port('http')}/metrics"
+    with urllib.request.urlopen(url) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = [line.removeprefix("penstock_").rpartition(" ") for line in lines if line[0] != "#"]
+    return {name: float(value) for name, _, value in pairs}
 
 
 # --- whose they are -------------------------------------------------------------------------------

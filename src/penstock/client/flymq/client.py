@@ -1,4 +1,4 @@
-"""The operations of a FlyMQ client: produce, fetch, consume, topics and groups.
+"""The operations of a FlyMQ client: produce, fetch, consume, transactions, topics and groups.
 
     async with FlyMQClient("127.0.0.1:9092") as client:
         await client.produce("orders", b"one", key=b"customer-7")
@@ -216,6 +216,43 @@ class FlyMQClient:
         request = m.Subscribe(topic, group, partition, mode)
         found = await self._asking.ask(0x05, request, m.Offset, _what(0x05, topic), patient=patient)
         return found.offset
+
+    # ---- transactions ----
+
+    async def begin_transaction(self) -> str:
+        """The id of a new transaction. Without a login it lives as long as the connection."""
+        return (await self._asking.ask(0x40, m.Nothing(), a.TransactionDone, _what(0x40, ""))).id
+
+    async def stage(self, transaction: str, topic: str, values: Sequence[bytes]) -> None:
+        """Records that the commit makes visible, together with all others of the transaction. Sent without
+        waiting; where one was refused, roll back."""
+        what = _what(0x43, topic)
+        sent = []
+        for start in range(0, len(values), SENT_TOGETHER):
+            chunk = values[start : start + SENT_TOGETHER]
+            frames = [
+                encode_request(0x43, a.TransactionProduce(transaction, topic, value))
+                for value in chunk
+            ]
+            sent.append(await self._asking.begin(b"".join(frames), len(chunk), 1, what))
+        replies = [reply for begun in sent for reply in await self._asking.answer(begun, what)]
+        for reply in replies:
+            self._asking.expect(reply, 0x43, m.RecordMetadata, what)
+
+    async def commit_transaction(self, transaction: str) -> None:
+        """All of it is durable and visible afterwards. May be repeated: after a lost answer, say."""
+        await self._end_transaction(0x41, transaction)
+
+    async def roll_back_transaction(self, transaction: str) -> None:
+        """Refused when there is no such one any more."""
+        await self._end_transaction(0x42, transaction)
+
+    async def _end_transaction(self, opcode: int, transaction: str) -> None:
+        what = _what(opcode, transaction)
+        request = a.Transaction(transaction)
+        done = await self._asking.ask(opcode, request, a.TransactionDone, what)
+        if not done.success:
+            raise Refused(0, f"transaction not found: {transaction}", what)
 
     # ---- topics ----
 
