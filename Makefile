@@ -45,7 +45,7 @@ env:
 	@$(BOOTSTRAP) env
 
 dev-env:
-	@$(BOOTSTRAP) env dev spark
+	@$(BOOTSTRAP) env dev schemas spark
 
 compile: env ## compile the hot modules, when a C compiler is there
 	@$(BOOTSTRAP) compile

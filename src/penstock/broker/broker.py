@@ -27,6 +27,10 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.groups import GroupRow, Members, rows_of
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Part, Records, Turns
+from penstock.broker.schemas.binding import SchemaBinding, both, fitting
+from penstock.broker.schemas.operations import SchemaOperations
+from penstock.broker.schemas.registry import Registry
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.broker.transactions import OpenTransactions
 from penstock.log.engine import (
     AppendToken,
@@ -90,6 +94,10 @@ class Broker:
         self.subscriptions = Subscriptions(engine, self.backlog, options, clock_us, schedule)
         self.dead_letters = DeadLetters(self)
         self.dead_letter_queue = DeadLetterQueue(self)
+        self.schemas = SchemaBinding(
+            self, Registry(engine.metadata, lambda: self.options, engine.clock_us)
+        )
+        self.schema_operations = SchemaOperations(self)
         self.refusals = Refusals(clock_us)
         self._grants = Grants(access)
         self.accounts = Accounts(
@@ -111,6 +119,7 @@ class Broker:
         """Writes pending acknowledgements; the engine is closed afterwards."""
         self._closed = True
         self.subscriptions.close()
+        self.schemas.registry.close()
         self.backlog.flush()
 
     # --- principals ------------------------------------------------------------------------------
@@ -236,6 +245,8 @@ class Broker:
         """
         self.require(principal, Operation.CREATE_TOPIC, topic)
         check_partitions(partitions)
+        if settings is not None and settings.schema:
+            self.schemas.check_settings({"schema": settings.schema}, settings)
         if self.engine.topic(topic) is None:
             self._check_room(topics=1, partitions=partitions)
         self.engine.create_topic(topic, partitions, settings)
@@ -254,6 +265,8 @@ class Broker:
         if info is not None and partitions is not None:
             check_partitions(partitions)
             self._check_room(partitions=max(partitions - info.partitions, 0))
+        if info is not None:
+            self.schemas.check_settings(changes, info.settings)
         return self.engine.change_topic(topic, changes, partitions)
 
     def purge_topic(self, principal: Principal, topic: str) -> Pending[int]:
@@ -311,6 +324,8 @@ class Broker:
         info = self.engine.topic(topic)
         if info is None and partition is None:
             info = self.ensure_topic(topic, principal.name)
+        if info is not None and info.settings.schema:
+            self.schemas.check(info, records)
         batch = records.encoded(self.clock_us)
         if info is not None:
             records.check(batch, info.settings.record_bytes)
@@ -333,6 +348,28 @@ class Broker:
             detail = f"a time to live of {ttl_ms} ms: give 0, which is none, to {MAX_TTL_MS}"
             raise BrokerError(Code.INVALID_REQUEST, detail)
         return self.engine.run_us() + ttl_ms * MILLISECOND_US if ttl_ms else 0
+
+    def divert(
+        self, topic: str, records: Records, violation: SchemaViolation, protocol: str
+    ) -> AppendToken:
+        """For a publish that raised the violation: its refused records become dead letters."""
+        return self.schemas.divert(topic, records, violation, protocol)
+
+    def publish_rest(
+        self,
+        principal: Principal,
+        topic: str,
+        partition: int,
+        records: Records,
+        violation: SchemaViolation,
+        protocol: str,
+    ) -> AppendToken:
+        """For a publish that raised the violation: the refused records become dead letters, and the others
+        are published. The token is that of the others; it is done when the dead letters are durable too."""
+        diverted = self.schemas.divert(topic, records, violation, protocol)
+        rest = fitting(records, violation, self.clock_us())
+        stored = None if rest is None else self.publish(principal, topic, partition, rest)
+        return both(stored, diverted)
 
     def place(self, principal: Principal, topic: str, records: Records) -> list[Part]:
         """Chooses partitions for records that name none, and makes the topic where there is none. Records

@@ -50,8 +50,14 @@ class Code(Enum):
     LAST_ADMIN_KEY = (27, False, "without this key nobody could manage keys")
     UNKNOWN_USER = (28, False, "no such user")
     USER_EXISTS = (29, False, "a user of this name already exists")
-    UNKNOWN_DEAD_LETTER = (50, False, "message not found")
-    REPLAYED_ALREADY = (51, False, "the dead letter was replayed already")
+    UNKNOWN_DEAD_LETTER = (36, False, "message not found")
+    REPLAYED_ALREADY = (37, False, "the dead letter was replayed already")
+    UNKNOWN_SCHEMA = (30, False, "no such schema")
+    INVALID_SCHEMA = (31, False, "the schema is not valid")
+    INCOMPATIBLE_SCHEMA = (32, False, "the schema does not fit its older versions")
+    SCHEMA_VIOLATION = (33, False, "the message does not fit the schema of the topic")
+    SCHEMA_IN_USE = (34, False, "a topic is bound to the schema")
+    SCHEMAS_NOT_INSTALLED = (35, False, "schemas need the extra: pip install 'penstock[schemas]'")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number

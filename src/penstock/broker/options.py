@@ -36,6 +36,10 @@ class BrokerOptions:
     max_topic_rules: int = 1_000
     # A transaction of a connection that is not used for this long is rolled back.
     transaction_time_us: int = 60 * SECOND_US
+    # Versions of all schemas together; bytes and depth of one definition.
+    max_schemas: int = 1_000
+    max_schema_bytes: int = 64 * 1024
+    max_schema_depth: int = 32
     # Of one principal.
     max_open_transactions: int = 1_000
     max_staged_bytes: int = 64 * 1024**3

@@ -12,6 +12,8 @@ from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.groups import GroupRow
 from penstock.broker.records import Part, Records
+from penstock.broker.schemas.operations import SchemaOperations
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.broker.transactions import OpenTransactions
 from penstock.log.engine import AppendToken, Pending, ReadResult, TopicInfo
 
@@ -75,6 +77,20 @@ class Port(Protocol):
         self, principal: Principal, topic: str, partition: int | None, records: Records
     ) -> AppendToken: ...
     def expiry_us(self, ttl_ms: int) -> int: ...
+    def divert(
+        self, topic: str, records: Records, violation: SchemaViolation, protocol: str
+    ) -> AppendToken: ...
+    def publish_rest(
+        self,
+        principal: Principal,
+        topic: str,
+        partition: int,
+        records: Records,
+        violation: SchemaViolation,
+        protocol: str,
+    ) -> AppendToken: ...
+    @property
+    def schema_operations(self) -> SchemaOperations: ...
     def read(
         self, principal: Principal, topic: str, partition: int, offset: int, max_bytes: int
     ) -> Pending[ReadResult]: ...

@@ -20,9 +20,18 @@ TURN_BYTES: Final = 64 * 1024
 class Records:
     """Records of one publish, to one topic. Keys, headers and expiries (0: never) stand beside the values,
     where there are any; `batch` is there when the peer sent columns that are encoded and checked already.
-    `time_us`: of the records, once they are published."""
+    `time_us`: of the records, once they are published. `checked`: they fit the schema of their topic."""
 
-    __slots__ = ("at_most_once", "batch", "expiries", "headers", "keys", "time_us", "values")
+    __slots__ = (
+        "at_most_once",
+        "batch",
+        "checked",
+        "expiries",
+        "headers",
+        "keys",
+        "time_us",
+        "values",
+    )
 
     def __init__(
         self,
@@ -42,6 +51,7 @@ class Records:
         self.at_most_once = at_most_once
         self.batch = batch
         self.time_us = 0
+        self.checked = False
 
     def encoded(self, clock_us: Callable[[], int]) -> Batch:
         """The batch for the log. Raises BatchError for what no batch can hold."""
@@ -72,13 +82,15 @@ class Records:
 
     def some(self, rows: Sequence[int]) -> "Records":
         """A part of them, by their numbers."""
-        return Records(
+        found = Records(
             [self.values[row] for row in rows],
             None if self.keys is None else [self.keys[row] for row in rows],
             None if self.headers is None else [self.headers[row] for row in rows],
             expiries=None if self.expiries is None else [self.expiries[row] for row in rows],
             at_most_once=self.at_most_once,
         )
+        found.checked = self.checked
+        return found
 
     def parts(self, partitions: int, turn: Callable[[int], int]) -> "list[Part]":
         """By the partition of their keys; those without a key take the turn of `turn(bytes)`."""

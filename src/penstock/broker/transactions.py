@@ -184,7 +184,8 @@ class OpenTransactions:
     ) -> Pending[object] | None:
         """Keeps records for the commit. What has to be written first, when they are many; else None.
 
-        Raises TRANSACTION_NOT_OPEN, RecordTooLarge, LIMIT_REACHED: then none of them is kept.
+        Raises TRANSACTION_NOT_OPEN, RecordTooLarge, SchemaViolation, LIMIT_REACHED: then none of them
+        is kept.
         """
         self._broker.require(principal, Operation.PUBLISH, topic)
         self._refuse_while_stopping()
@@ -269,6 +270,8 @@ class OpenTransactions:
         settings = self._broker.options.default_settings if info is None else info.settings
         if max(map(len, values)) > settings.record_bytes:
             raise RecordTooLarge(settings.record_bytes)
+        if info is not None:
+            self._broker.schemas.check(info, Records(values))
 
     def _check_quota(self, owner: _Owner, more: int) -> None:
         most = self._broker.options.max_staged_bytes

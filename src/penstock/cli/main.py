@@ -27,6 +27,7 @@ COMMAND_MODULES: Final = (
     "topic",
     "group",
     "dlq",
+    "schema",
     "key",
     "context",
     "config",

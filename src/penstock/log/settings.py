@@ -8,6 +8,8 @@ from penstock.log.errors import InvalidSettings
 DURABILITIES = ("ack", "interval", "none")
 COMPRESSIONS = ("none", "zstd")
 CLEANUPS = ("delete", "compact")
+# What becomes of records that the schema of their topic refuses: an error, or dead letters.
+ON_INVALID = ("reject", "dlq")
 
 # 256 MiB: a roll costs several flushes, so segments are large; retention works in steps of a segment.
 DEFAULT_SEGMENT_BYTES = 256 * 1024 * 1024
@@ -43,16 +45,22 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
     compression: str = "none"
     cleanup: str = "delete"
     tombstone_ms: int = DEFAULT_TOMBSTONE_MS
+    # The name of the schema that every record must fit, empty for none; version 0 is the latest. The broker
+    # knows schemas, the log does not.
+    schema: str = ""
+    schema_version: int = 0
+    on_invalid: str = "reject"
 
     def check(self) -> "TopicSettings":
         """Itself when everything is possible. Raises InvalidSettings."""
         _one_of("durability", self.durability, DURABILITIES)
         _one_of("compression", self.compression, COMPRESSIONS)
         _one_of("cleanup", self.cleanup, CLEANUPS)
+        _one_of("on_invalid", self.on_invalid, ON_INVALID)
         _within("segment_bytes", self.segment_bytes, MIN_SEGMENT_BYTES, MAX_NUMBER)
         _within("record_bytes", self.record_bytes, 1, MAX_RECORD_BYTES)
         _within("flush_interval_ms", self.flush_interval_ms, 1, MAX_FLUSH_INTERVAL_MS)
-        for name in ("retention_ms", "retention_bytes", "tombstone_ms"):
+        for name in ("retention_ms", "retention_bytes", "tombstone_ms", "schema_version"):
             _within(name, getattr(self, name), 0, MAX_NUMBER)
         return self
 

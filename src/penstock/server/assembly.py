@@ -112,6 +112,9 @@ def live_options(config: Config) -> dict[str, Any]:
         "max_subscriptions": config.limits.subscriptions,
         "max_users": config.limits.users,
         "max_topic_rules": config.limits.topic_rules,
+        "max_schemas": config.limits.schemas,
+        "max_schema_bytes": config.limits.schema_bytes,
+        "max_schema_depth": config.limits.schema_depth,
         "max_open_transactions": config.limits.transactions_per_key,
         "max_staged_bytes": config.limits.staged_bytes_per_key,
     }

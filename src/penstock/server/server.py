@@ -247,7 +247,7 @@ class Server:
         if listener is None:
             return
         calls = FlightCalls(self.broker, self.engine, self.hub.note_failed_login)
-        self._closing.append(calls.transactions.close)
+        self._closing.append(calls.close)
         settings = flight_settings(self.config, listener.address, self.engine.run_base_us)
         self.flight = FlightHost(calls, settings)
         self.metrics.flight = self.flight

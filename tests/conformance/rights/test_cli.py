@@ -4,6 +4,7 @@ A command decides nothing: it asks a door. So its exit code is that of the door'
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from conformance.rights.callers import CALLERS, OTHER, OWN, STRANGER, Caller, Walk, outcome
@@ -15,7 +16,8 @@ from penstock.cli import main as cli
 NOT_AUTHORIZED = 5
 NOT_FOUND = 3
 
-# {topic} has one record at offset 0, {group} has an offset on it, {key} is a key to be revoked.
+# {topic} has one record at offset 0, {group} has an offset on it, {key} is a key to be revoked, {schema} a
+# schema, {file} holds `{{}}`, which is a schema and a message.
 COMMANDS: dict[str, tuple[Operation, str]] = {
     "pub": (Operation.PUBLISH, "{topic} more"),
     "sub": (Operation.SUBSCRIBE, "{topic} --idle 0.001"),
@@ -33,6 +35,14 @@ COMMANDS: dict[str, tuple[Operation, str]] = {
     "dlq ls": (Operation.READ_DEAD_LETTERS, "{topic}"),
     "dlq replay": (Operation.REPLAY_DEAD_LETTER, "{topic} 0-0"),
     "dlq purge": (Operation.PURGE_DEAD_LETTERS, "{topic} --yes"),
+    "schema register": (Operation.REGISTER_SCHEMA, "{schema} {file}"),
+    "schema ls": (Operation.READ_SCHEMAS, ""),
+    "schema show": (Operation.READ_SCHEMAS, "{schema}"),
+    "schema validate": (Operation.VALIDATE_MESSAGE, "{schema} {file}"),
+    "schema bind": (Operation.CHANGE_TOPIC, "{topic} {schema}"),
+    "schema unbind": (Operation.CHANGE_TOPIC, "{topic}"),
+    "schema delete": (Operation.DELETE_SCHEMA, "{schema}"),
+    "schema compat": (Operation.CHANGE_SCHEMA, "{schema} none"),
     "key create": (Operation.CREATE_KEY, "{key}-2"),
     "key ls": (Operation.LIST_KEYS, ""),
     "key revoke": (Operation.REVOKE_KEY, "{key}"),
@@ -64,18 +74,25 @@ def test_every_command_needs_the_right_of_the_table(
     walk: Walk,
     caller: Caller,
     prefix: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PENSTOCK_SERVER", f"127.0.0.1:{walk.server.port()}")
     monkeypatch.setenv("PENSTOCK_HTTP", f"http://127.0.0.1:{walk.server.port('http')}")
     monkeypatch.setenv("PENSTOCK_KEY", walk.key(caller) or "")
+    file = tmp_path / "empty.json"
+    file.write_text("{}")
     for name, (operation, arguments) in COMMANDS.items():
         topic, group = walk.fresh(prefix)
         key = f"cli-{group}"
         if name == "key revoke":
             walk.server.server.broker.access.create_key(key, "reader")
-        given = arguments.format(topic=topic, group=group, key=key).split()
+        if "{schema}" in arguments:
+            walk.server.server.broker.schemas.registry.register(f"s-{group}", "json", b"{}")
+        given = arguments.format(
+            topic=topic, group=group, key=key, schema=f"s-{group}", file=file
+        ).split()
         code = cli.main([*name.split(), *given])
         said = capfd.readouterr().err
         allowed = outcome(caller, operation, topic) == "allowed"

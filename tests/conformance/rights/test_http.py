@@ -37,13 +37,19 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
     key_name = f"key-of-{group}"
     if "keys/" in pattern:
         walk.server.server.broker.access.create_key(key_name, "reader")
-    name = {"topics": topic, "groups": group, "keys": key_name}
+    schema = f"schema-of-{group}"
+    if "schemas/" in pattern:
+        walk.server.server.broker.schemas.registry.register(schema, "json", b"{}")
+    name = {"topics": topic, "groups": group, "keys": key_name, "schemas": schema}
     path = pattern.replace("*", name.get(pattern.removeprefix(API_PREFIX).split("/")[0], ""))
     bodies: dict[tuple[str, str], object] = {
         ("POST", "topics"): {"name": f"{topic}.new"},
         ("PATCH", "topics/*"): {"settings": {"durability": "none"}},
         ("POST", "groups/*/reset"): {"topic": topic, "to": "earliest"},
         ("POST", "topics/*/dead-letters/replay"): {"id": "0-0"},
+        ("POST", "schemas"): {"name": schema, "definition": "{}"},
+        ("PATCH", "schemas/*"): {"compatibility": "none"},
+        ("POST", "schemas/*/validate"): {"text": "{}"},
         ("POST", "keys"): {"name": key_name, "role": "reader"},
     }
     body = bodies.get((method, pattern.removeprefix(API_PREFIX)))

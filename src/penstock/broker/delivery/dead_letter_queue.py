@@ -156,6 +156,9 @@ class DeadLetterQueue:
             [headers],
             expiries=[letter.expiry_us],
         )
+        source = broker.engine.topic(topic)
+        if source is not None:
+            broker.schemas.check(source, records)
         (part,) = broker.place(principal, topic, records)
         target = topic, part.partition, records.encoded(broker.clock_us)
         earliest = broker.engine.offsets(info.name, letter.partition)[0]

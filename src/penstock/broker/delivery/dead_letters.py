@@ -81,7 +81,7 @@ class DeadLetters:
     def _append(self, topic: str, letters: list[Letter]) -> list[AppendToken]:
         """Hands all of them to the log that it can ever take; the others are counted."""
         try:
-            self._ensure_topic(topic)
+            self.ensure_topic(topic)
             values, keys, headers, expiries = map(list, zip(*letters, strict=True))
             records = Records(values, keys, headers, expiries=expiries)
             return [self._broker.publish(ITSELF, topic + DEAD_LETTER_SUFFIX, None, records)]
@@ -98,7 +98,7 @@ class DeadLetters:
         half = len(letters) // 2
         return self._append(topic, letters[:half]) + self._append(topic, letters[half:])
 
-    def _ensure_topic(self, topic: str) -> None:
+    def ensure_topic(self, topic: str) -> None:
         """Made with room for whatever its topic can hold."""
         broker = self._broker
         name = topic + DEAD_LETTER_SUFFIX

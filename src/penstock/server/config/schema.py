@@ -153,6 +153,14 @@ class LimitsConfig(Section, frozen=True):
     users: Annotated[Count, "Users."] = 10_000
     # Each is matched against every topic that somebody without a fitting role asks for.
     topic_rules: Annotated[Count, "Topic rules."] = 1_000
+    # Each is kept in memory with its definition, and compiled once it is used.
+    schemas: Annotated[Count, "Versions of all schemas together."] = 1_000
+    schema_bytes: Annotated[int, size(least=KIB, most=MIB), "Largest definition of a schema."] = (
+        64 * KIB
+    )
+    schema_depth: Annotated[
+        int, count(most=100), "Levels of nested objects and lists in a definition."
+    ] = 32
     # A job has one for each query and batch. What is forgotten stays open until its time is over.
     transactions_per_key: Annotated[Count, "Open transactions of one API key."] = 1_000
     # On the disk until the commit, which writes it a second time.

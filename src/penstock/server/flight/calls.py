@@ -15,6 +15,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.records import Records
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.log.batch.format import FLAG_ZSTD, Batch
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, TopicInfo
 from penstock.log.errors import UnknownTopic
@@ -45,6 +46,7 @@ from penstock.server.flight.link import (
     Topics,
 )
 from penstock.server.flight.transactions import TransactionCalls
+from penstock.server.flight.validation import Validation
 
 INTERNAL: Final = (Code.INTERNAL, Code.STORAGE_ERROR)
 
@@ -71,7 +73,12 @@ class FlightCalls:
         self._engine = engine
         self._on_failed_login = on_failed_login
         self.logins = LoginsPerAddress(MAX_LOGINS_PER_ADDRESS)
-        self.transactions = TransactionCalls(broker, engine, failure)
+        self._validation = Validation(broker)
+        self.transactions = TransactionCalls(broker, engine, failure, self._validation)
+
+    def close(self) -> None:
+        self._validation.close()
+        self.transactions.close()
 
     def answer(self, question: Question, body: bytes, give: Give) -> None:
         """Calls `give` exactly once, now or later."""
@@ -208,7 +215,25 @@ class FlightCalls:
         if question.producer is not None:
             batch.from_producer(*question.producer)
         records = Records([], batch=batch)
-        token = self._broker.publish(question.who, question.topic, question.partition, records)
+        self._broker.require(question.who, Operation.PUBLISH, question.topic)
+        self._validation.run(
+            [(question.topic, records)],
+            lambda found: self._publish(question, records, found[0], give),
+            lambda error: give(failure(error)),
+        )
+
+    def _publish(
+        self, question: Append, records: Records, violation: SchemaViolation | None, give: Give
+    ) -> None:
+        who, topic, partition = question.who, question.topic, question.partition
+        if violation is None:
+            records.checked = True
+            token = self._broker.publish(who, topic, partition, records)
+        elif violation.diverts and (question.producer is None or violation.others()):
+            token = self._broker.publish_rest(who, topic, partition, records, violation, FLIGHT)
+        else:
+            # Also a numbered batch of which nothing is left: its number would be missing in the log.
+            raise violation
         token.on_done(lambda done: give(_appended(done)))
 
     # --- groups ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ and are then written together with one flush. After a lost connection the same b
 time while the first ones are still being written: only batches with consecutive numbers form a group.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +17,9 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
+from penstock.broker.records import Records
+from penstock.broker.schemas.binding import dead_letter_place, fitting
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.log.batch.format import Batch
 from penstock.log.engine import Engine, Target
 from penstock.log.errors import TransactionNotOpen
@@ -31,6 +34,7 @@ from penstock.server.flight.link import (
     TransactionState,
 )
 from penstock.server.flight.quotas import Quotas
+from penstock.server.flight.validation import Validation
 
 # Stages of several tasks wait for the disk at the same time.
 THREADS: Final = 4
@@ -54,7 +58,8 @@ class _Waiting:
 class TransactionCalls:
     """Lives on the event loop."""
 
-    def __init__(self, broker: Broker, engine: Engine, fail: Fail) -> None:
+    def __init__(self, broker: Broker, engine: Engine, fail: Fail, validation: Validation) -> None:
+        self._validation = validation
         self._broker = broker
         self._engine = engine
         self._fail = fail
@@ -88,6 +93,35 @@ class TransactionCalls:
             raise BrokerError(Code.SHUTTING_DOWN)
         # Checked here, so that an invalid batch does not fail those that are written with it.
         batches = self._checked(question, body)
+        self._validation.run(
+            [(topic, Records([], batch=batch)) for topic, _, batch in batches],
+            lambda found: self._enqueue(question, self._divided(batches, found), give),
+            lambda error: give(self._fail(error)),
+        )
+
+    def _divided(
+        self, batches: list[Target], found: Sequence[SchemaViolation | None]
+    ) -> list[Target]:
+        """What a schema refuses fails the request, or is staged as dead letters in the same transaction."""
+        targets: list[Target] = []
+        for target, violation in zip(batches, found, strict=True):
+            if violation is None:
+                targets.append(target)
+                continue
+            if not violation.diverts:
+                raise violation
+            topic, partition, batch = target
+            records = Records([], batch=batch)
+            self._broker.dead_letters.ensure_topic(topic)
+            letters = self._broker.schemas.letters(topic, records, violation, "flight").batch
+            rest = fitting(records, violation, self._broker.clock_us())
+            if rest is not None and rest.batch is not None:
+                targets.append((topic, partition, rest.batch))
+            if letters is not None:
+                targets.append((*dead_letter_place(topic), letters))
+        return targets
+
+    def _enqueue(self, question: Stage, batches: list[Target], give: Give) -> None:
         key = _own(question.who, question.name), question.task
         waiting = _Waiting(question, batches, give)
         if key in self._waiting:

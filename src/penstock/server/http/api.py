@@ -63,7 +63,7 @@ class Api:
             except UnknownTopic:
                 return None  # it was deleted a moment ago
 
-        return await asyncio.to_thread(_listed, "topics", query, self.engine.topic_names, shown)
+        return await asyncio.to_thread(listed, "topics", query, self.engine.topic_names, shown)
 
     async def topic(self, who: Principal, name: str) -> Json | bytes:
         self.broker.require(who, Operation.DESCRIBE_TOPIC, name)
@@ -156,7 +156,7 @@ class Api:
         earliest, latest = self.engine.offsets(name, partition)
         given = [key for key in ("offset", "time_us", "from") if key in query]
         if len(given) > 1:
-            raise _invalid(f"give one of {', '.join(given)}, not several")
+            raise invalid(f"give one of {', '.join(given)}, not several")
         if "offset" in query:
             return number_in(query, "offset", 0, 2**63 - 1)
         if "time_us" in query:
@@ -164,7 +164,7 @@ class Api:
             return await self.engine.offset_at_time(name, partition, time_us)
         start = query.get("from", "earliest")
         if start not in ("earliest", "latest"):
-            raise _invalid("from: expected earliest or latest")
+            raise invalid("from: expected earliest or latest")
         return earliest if start == "earliest" else latest
 
     # --- groups ----------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Api:
             found = self._group(who, name, dict(self.engine.group(name)))
             return found if found["offsets"] else None
 
-        return await asyncio.to_thread(_listed, "groups", query, self.engine.group_names, shown)
+        return await asyncio.to_thread(listed, "groups", query, self.engine.group_names, shown)
 
     async def group(self, who: Principal, name: str) -> Json:
         """Made in a thread where a group has offsets on very many partitions."""
@@ -237,7 +237,7 @@ class Api:
             return await self.engine.offset_at_time(topic, partition, to.time_us)
         if isinstance(to, str):
             if to not in ("earliest", "latest"):
-                raise _invalid('to: expected "earliest", "latest", an offset or {"time_us": ...}')
+                raise invalid('to: expected "earliest", "latest", an offset or {"time_us": ...}')
             return earliest if to == "earliest" else latest
         if not earliest <= to <= latest:
             detail = f"offset {to} is outside {earliest} to {latest} of partition {partition}"
@@ -248,13 +248,13 @@ class Api:
 
     async def keys(self, who: Principal, query: Query) -> Json:
         self.broker.require(who, Operation.LIST_KEYS)
-        listed = await asyncio.to_thread(self.broker.access.list_keys)
-        found = {key.name: key for key in listed}
+        keys = await asyncio.to_thread(self.broker.access.list_keys)
+        found = {key.name: key for key in keys}
 
         def names_after(after: str | None, limit: int) -> list[str]:
             return sorted(name for name in found if after is None or name > after)[:limit]
 
-        return _listed("keys", query, names_after, lambda name: msgspec.to_builtins(found[name]))
+        return listed("keys", query, names_after, lambda name: msgspec.to_builtins(found[name]))
 
     async def create_key(self, who: Principal, request: KeyRequest) -> Json:
         """The only answer that ever holds the key itself."""
@@ -273,7 +273,7 @@ class Api:
         self.broker.require(who, Operation.REVOKE_KEY)
         force = query.get("force", "false")
         if force not in ("true", "false"):
-            raise _invalid("force: expected true or false")
+            raise invalid("force: expected true or false")
         await asyncio.to_thread(self.broker.access.revoke_key, name, force=force == "true")
 
 
@@ -283,7 +283,7 @@ async def _let_others_in(done: int) -> None:
         await asyncio.sleep(0)
 
 
-def _listed(
+def listed(
     what: str,
     query: Query,
     names_after: Callable[[str | None, int], list[str]],
@@ -295,7 +295,7 @@ def _listed(
     """
     limit = number_in(query, "limit", DEFAULT_LISTED, MAX_LISTED)
     if not limit:
-        raise _invalid(f"limit: expected a number from 1 to {MAX_LISTED}")
+        raise invalid(f"limit: expected a number from 1 to {MAX_LISTED}")
     after = query.get("after")
     shown: list[Json] = []
     last = ""
@@ -312,12 +312,12 @@ def _listed(
     return {what: shown}
 
 
-def _invalid(detail: str) -> BrokerError:
+def invalid(detail: str) -> BrokerError:
     return BrokerError(Code.INVALID_REQUEST, detail)
 
 
 def number_in(query: Query, name: str, default: int, most: int) -> int:
     text = query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
-        raise _invalid(f"{name}: expected a number from 0 to {most}")
+        raise invalid(f"{name}: expected a number from 0 to {most}")
     return int(text)

@@ -37,3 +37,24 @@ class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     role: str = "user"
     topics: tuple[str, ...] = ("*",)
+
+
+class SchemaRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`compatibility`: of the name; it stays as it is, or is backward, where none is given."""
+
+    name: str
+    definition: str
+    type: str = "json"
+    compatibility: str | None = None
+
+
+class SchemaChange(msgspec.Struct, forbid_unknown_fields=True):
+    compatibility: str
+
+
+class MessageToValidate(msgspec.Struct, forbid_unknown_fields=True):
+    """One of the two: the message as text, or its bytes in Base64."""
+
+    text: str | None = None
+    base64: bytes | None = None
+    version: int = 0

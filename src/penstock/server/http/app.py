@@ -28,12 +28,15 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.errors import BrokerError, Code, from_exception
-from penstock.server.http import dead_letters
+from penstock.server.http import dead_letters, schemas
 from penstock.server.http.api import Api
 from penstock.server.http.api_types import (
     GroupReset,
     KeyRequest,
+    MessageToValidate,
     ReplayRequest,
+    SchemaChange,
+    SchemaRequest,
     TopicChange,
     TopicRequest,
 )
@@ -66,6 +69,12 @@ STATUS: Final = {
     Code.UNKNOWN_KEY: 404,
     Code.UNKNOWN_DEAD_LETTER: 404,
     Code.REPLAYED_ALREADY: 409,
+    Code.UNKNOWN_SCHEMA: 404,
+    Code.INVALID_SCHEMA: 400,
+    Code.SCHEMA_VIOLATION: 422,
+    Code.INCOMPATIBLE_SCHEMA: 409,
+    Code.SCHEMA_IN_USE: 409,
+    Code.SCHEMAS_NOT_INSTALLED: 501,
     Code.TOPIC_EXISTS: 409,
     Code.KEY_EXISTS: 409,
     Code.LIMIT_REACHED: 409,
@@ -141,6 +150,20 @@ CALLS: Final[dict[str, dict[str, Call]]] = {
         "DELETE": Call(Operation.DELETE_GROUP, Api.delete_group, NO_CONTENT_STATUS),
     },
     "groups/{name}/reset": {"POST": Call(Operation.RESET_GROUP, Api.reset_group, body=GroupReset)},
+    "schemas": {
+        "GET": Call(Operation.READ_SCHEMAS, schemas.list_schemas, query=("name", *LIST)),
+        "POST": Call(Operation.REGISTER_SCHEMA, schemas.register, 201, SchemaRequest),
+    },
+    "schemas/{name}": {
+        "GET": Call(Operation.READ_SCHEMAS, schemas.show, query=("version",)),
+        "PATCH": Call(Operation.CHANGE_SCHEMA, schemas.change, body=SchemaChange),
+        "DELETE": Call(
+            Operation.DELETE_SCHEMA, schemas.delete, NO_CONTENT_STATUS, query=("version",)
+        ),
+    },
+    "schemas/{name}/validate": {
+        "POST": Call(Operation.VALIDATE_MESSAGE, schemas.validate, body=MessageToValidate)
+    },
     "keys": {
         "GET": Call(Operation.LIST_KEYS, Api.keys, query=LIST),
         "POST": Call(Operation.CREATE_KEY, Api.create_key, 201, KeyRequest),

@@ -1,5 +1,7 @@
 """Refusals in the words and codes of BlipMQ: from the broker's errors to NACK frames."""
 
+from typing import Final
+
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.log.errors import (
     AppendFailed,
@@ -9,7 +11,6 @@ from penstock.log.errors import (
     PartitionStopped,
 )
 from penstock.wire.blipmq import frames as wire
-from penstock.wire.blipmq.split import PublishRun
 
 SHUTTING_DOWN = "log corruption: write-ahead log not available: broker shutting down"
 NOT_AUTHORIZED = 401
@@ -17,13 +18,25 @@ INVALID = 400
 NOT_FOUND = 404
 FAILED = 500
 
+# What the publisher can repair; he is told also of a QoS0 message.
+REFUSED: Final = frozenset(
+    {
+        Code.INVALID_TOPIC_NAME,
+        Code.RECORD_TOO_LARGE,
+        Code.LIMIT_REACHED,
+        Code.SCHEMA_VIOLATION,
+        Code.UNKNOWN_SCHEMA,
+        Code.SCHEMAS_NOT_INSTALLED,
+    }
+)
+
 
 def publish_nack(error: Exception, durable: bool) -> wire.Nack | None:
     """The refusal of a publish; None for a QoS0 message, whose publisher gets no answer."""
     refusal = from_exception(error)
     if refusal.code is Code.NOT_AUTHORIZED:
         return wire.Nack(NOT_AUTHORIZED, str(refusal))
-    if refusal.code in (Code.INVALID_TOPIC_NAME, Code.RECORD_TOO_LARGE, Code.LIMIT_REACHED):
+    if refusal.code in REFUSED:
         return wire.Nack(INVALID, str(refusal))
     if not durable:
         return None
@@ -39,18 +52,22 @@ def subscribe_nack(error: Exception) -> wire.Nack:
     return wire.Nack(FAILED if refusal.code.retriable else INVALID, str(refusal))
 
 
-def without_large(run: PublishRun, limit: int) -> tuple[list[bytes], bytes, bytes]:
-    """The messages of up to `limit` bytes, their packed ids, and the ids of the others."""
-    packed = run.correlation_ids
-    values: list[bytes] = []
+def large_rows(values: list[bytes], limit: int) -> list[int]:
+    """The numbers of messages with more than `limit` bytes."""
+    return [row for row, value in enumerate(values) if len(value) > limit]
+
+
+def without_rows(
+    values: list[bytes], packed: bytes, rows: list[int]
+) -> tuple[list[bytes], bytes, bytes]:
+    """The other messages, their packed ids, and the ids of these rows."""
+    left_out = set(rows)
+    kept = [value for row, value in enumerate(values) if row not in left_out]
     ids = bytearray()
     refused = bytearray()
-    for number, value in enumerate(run.values):
-        fits = len(value) <= limit
-        (ids if fits else refused).extend(packed[8 * number : 8 * number + 8])
-        if fits:
-            values.append(value)
-    return values, bytes(ids), bytes(refused)
+    for row in range(len(values)):
+        (refused if row in left_out else ids).extend(packed[8 * row : 8 * row + 8])
+    return kept, bytes(ids), bytes(refused)
 
 
 def _wal_reason(error: Exception) -> str:

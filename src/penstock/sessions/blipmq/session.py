@@ -15,11 +15,17 @@ from penstock.broker.delivery.collection import Delivery
 from penstock.broker.errors import RecordTooLarge
 from penstock.broker.port import Port
 from penstock.broker.records import Records
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken
 from penstock.sessions.base import OVER, READING, WAITING, BaseSession, Slot
 from penstock.sessions.blipmq.delivery import PollAnswers
-from penstock.sessions.blipmq.refusals import publish_nack, subscribe_nack, without_large
+from penstock.sessions.blipmq.refusals import (
+    large_rows,
+    publish_nack,
+    subscribe_nack,
+    without_rows,
+)
 from penstock.sessions.stream import FrameSize, SessionLimits, Stream
 from penstock.wire.blipmq import frames as wire
 from penstock.wire.blipmq.batch import encode_nacks, pack_consecutive
@@ -230,41 +236,61 @@ class BlipMQSession(BaseSession[Operation]):
 
     def _publish(self, run: PublishRun, principal: Principal) -> None:
         self.counters.messages_in += len(run.values)
+        self._publish_some(run, principal, run.values, run.correlation_ids, False)
+
+    def _publish_some(
+        self, run: PublishRun, principal: Principal, values: list[bytes], ids: bytes, checked: bool
+    ) -> None:
+        """Messages that are refused for themselves are refused as if each had been sent alone, and the
+        others are published. `checked`: they fit the schema of the topic."""
         durable = run.qos == wire.QOS_AT_LEAST_ONCE
-        ids = run.correlation_ids
+        records = Records(values, at_most_once=not durable)
+        records.checked = checked
         try:
-            self._append(principal, run, run.values, ids)
+            self._follow(run, self._port.publish(principal, run.topic_name, None, records), ids)
         except RecordTooLarge as error:
-            self._publish_fitting(run, principal, error)
+            rest, rest_ids, refused_ids = without_rows(values, ids, large_rows(values, error.limit))
+            self._refuse_publish(refused_ids, durable, error)
+            if rest:
+                self._publish_some(run, principal, rest, rest_ids, True)
+        except SchemaViolation as violation:
+            self._publish_valid(run, principal, records, ids, violation)
         except PenstockError as refused:
             # Not `error` again: compiled, a name has one type in a function.
             self._refuse_publish(ids, durable, refused)
 
-    def _publish_fitting(
-        self, run: PublishRun, principal: Principal, error: RecordTooLarge
+    def _publish_valid(
+        self,
+        run: PublishRun,
+        principal: Principal,
+        records: Records,
+        ids: bytes,
+        violation: SchemaViolation,
     ) -> None:
-        """Some messages of the run are too large: they are refused as if each had been sent alone."""
+        """The schema of the topic refuses some of them: they get NACKs, or become dead letters."""
         durable = run.qos == wire.QOS_AT_LEAST_ONCE
-        values, ids, refused = without_large(run, error.limit)
-        self._refuse_publish(refused, durable, error)
-        if values:
+        rows = violation.refused()
+        rest, rest_ids, refused_ids = without_rows(records.values, ids, rows)
+        if violation.diverts:
             try:
-                self._append(principal, run, values, ids)
-            except PenstockError as other:
-                self._refuse_publish(ids, durable, other)
+                token = self._port.divert(run.topic_name, records, violation, self.protocol)
+                self._follow(run, token, refused_ids)
+            except PenstockError as error:
+                self._refuse_publish(refused_ids, durable, error)
+        else:
+            for row in rows:
+                self._refuse_publish(ids[8 * row : 8 * row + 8], durable, violation.of(row))
+        if rest:
+            self._publish_some(run, principal, rest, rest_ids, True)
 
-    def _append(
-        self, principal: Principal, run: PublishRun, values: list[bytes], ids: bytes
-    ) -> None:
-        durable = run.qos == wire.QOS_AT_LEAST_ONCE
+    def _follow(self, run: PublishRun, token: AppendToken, ids: bytes) -> None:
+        """Counts the append until it is written."""
         topic, size = run.topic_name, run.size
-        records = Records(values, at_most_once=not durable)
-        token = self._port.publish(principal, topic, None, records)
         writes = self._writes
         writes.left += 1
         self._open_writes[topic] = self._open_writes.get(topic, 0) + 1
         self.pending.add(size)
-        waiting_ids = ids if durable else b""
+        waiting_ids = ids if run.qos == wire.QOS_AT_LEAST_ONCE else b""
         token.on_done(
             self.guarded(lambda done: self._written(done, writes, topic, waiting_ids, size))
         )

@@ -139,6 +139,12 @@ class Conversation(BaseSession[Item]):
     def reply_with(self, call: Call, work: Callable[[], T], answer: Callable[[T], Message]) -> None:
         """Works in a thread, and makes the answer of the result on the event loop. Requests behind this one
         wait for it."""
+        self.reply_when_done(call, self.port.aside(work), answer)
+
+    def reply_when_done(
+        self, call: Call, pending: Pending[T], answer: Callable[[T], Message]
+    ) -> None:
+        """Makes the answer of what comes from a thread; requests behind this one wait for it."""
         self.blocking = True
 
         def made(done: Pending[T]) -> None:
@@ -148,4 +154,4 @@ class Conversation(BaseSession[Item]):
             else:
                 self.refuse_later(call, done.error)
 
-        self.port.aside(work).on_done(self.guarded(made))
+        pending.on_done(self.guarded(made))

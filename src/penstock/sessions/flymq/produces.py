@@ -7,13 +7,17 @@ peer says; where it says none, they follow from the keys, and records without a 
 from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge
 from penstock.broker.records import Part, Records
+from penstock.broker.schemas.binding import dead_letter_place
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken
 from penstock.sessions.base import Slot
 from penstock.sessions.flymq.conversation import Conversation
 from penstock.wire.flymq import messages as m
+from penstock.wire.flymq.opcodes import encode_reply
 from penstock.wire.flymq.produce import (
     ANY_PARTITION,
+    PRODUCE,
     ProduceRun,
     encode_produced,
     encode_produced_one,
@@ -82,6 +86,9 @@ class _Answers:
         except RecordTooLarge as error:
             self._append_singly(part, error)
             return
+        except SchemaViolation as violation:
+            self._append_valid(part, violation)
+            return
         except PenstockError as refused:
             # Not `error` again: compiled, a name has one type in a function.
             self._refuse(part, refused)
@@ -90,15 +97,65 @@ class _Answers:
 
     def _append_singly(self, part: Part, error: RecordTooLarge) -> None:
         """Perhaps only one record is too large: the others are stored."""
-        rows = part.rows if part.rows is not None else list(range(len(self._run.values)))
+        rows = self._rows(part)
         if len(rows) == 1:
             self._refuse(part, error)
             return
-        if not self._replies:
-            self._replies = [b""] * len(self._run.values)
         self._left += len(rows) - 1
         for number, row in enumerate(rows):
             self._append(Part(part.partition, part.records.some([number]), [row]))
+
+    def _rows(self, part: Part) -> list[int]:
+        """The numbers of its records in the run, each of which gets its own reply."""
+        if not self._replies:
+            self._replies = [b""] * len(self._run.values)
+        return part.rows if part.rows is not None else list(range(len(self._run.values)))
+
+    def _append_valid(self, part: Part, violation: SchemaViolation) -> None:
+        """The records that the schema refuses get errors, or become dead letters; others are stored."""
+        rows = self._rows(part)
+        fitting = violation.others()
+        if violation.diverts:
+            self._left += 1
+            self._divert(part.records, violation, [rows[one] for one in violation.refused()])
+        else:
+            for one in violation.refused():
+                self._replies[rows[one]] = self.error(violation.of(one))
+        if not fitting:
+            self._part_is_done()
+            return
+        records = part.records.some(fitting)
+        records.checked = True
+        self._append(Part(part.partition, records, [rows[one] for one in fitting]))
+
+    def _divert(self, records: Records, violation: SchemaViolation, rows: list[int]) -> None:
+        topic = self._run.topic_name
+        letters = Part(0, records, rows)
+        try:
+            token = self._session.port.divert(topic, records, violation, self._session.protocol)
+        except PenstockError as error:
+            self._refuse(letters, error)
+            return
+        token.on_done(self._session.guarded(lambda done: self._diverted(letters, done)))
+
+    def _diverted(self, letters: Part, token: AppendToken) -> None:
+        """The replies name the topic of the dead letters: there is where the records are."""
+        if token.error is not None:
+            self._refuse(letters, token.error)
+            return
+        topic, partition = dead_letter_place(self._run.topic_name)
+        time_ms = letters.records.time_us // MILLISECOND_US
+        for number, row in enumerate(letters.rows or ()):
+            stored = m.RecordMetadata(
+                topic,
+                partition,
+                token.base_offset + number,
+                time_ms,
+                self._run.key_size(row),
+                len(self._run.values[row]),
+            )
+            self._replies[row] = encode_reply(PRODUCE, stored)
+        self._part_is_done()
 
     def _written(self, part: Part, token: AppendToken) -> None:
         if token.error is not None:

@@ -7,6 +7,7 @@ alone. Some texts are those of the existing server, because clients look for the
 from typing import Final
 
 from penstock.broker.errors import BrokerError, Code, from_exception
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.wire.errors import PeerError
 from penstock.wire.flymq.layout import Message
 
@@ -14,6 +15,18 @@ _OUT_OF_RANGE: Final = "partition {partition} out of range"
 _NOT_FOUND: Final = "partition {partition} not found"
 # The operations that say it in other words than the rest.
 OUT_OF_RANGE_NAMES: Final = frozenset({"PRODUCE", "CONSUME", "CONSUME_ZERO_COPY"})
+
+# Changes of schemas say what has failed, where it was for the schema.
+_SCHEMA_CHANGES: Final = {"REGISTER_SCHEMA": "register", "DELETE_SCHEMA": "delete"}
+_OF_SCHEMAS: Final = frozenset(
+    {
+        Code.INVALID_SCHEMA,
+        Code.INCOMPATIBLE_SCHEMA,
+        Code.UNKNOWN_SCHEMA,
+        Code.SCHEMA_IN_USE,
+        Code.SCHEMAS_NOT_INSTALLED,
+    }
+)
 
 
 def not_supported(name: str) -> BrokerError:
@@ -27,6 +40,8 @@ def refusal(name: str, request: Message | None, error: BaseException) -> tuple[i
     refused = from_exception(error)
     topic = getattr(request, "topic", "")
     text = str(refused)
+    if text.startswith("unsupported schema type"):
+        return refused.code.number, text
     if refused.code is Code.UNKNOWN_TOPIC:
         text = f"topic not found: {topic}"
     elif refused.code is Code.UNKNOWN_PARTITION:
@@ -34,4 +49,10 @@ def refusal(name: str, request: Message | None, error: BaseException) -> tuple[i
         text = words.format(partition=getattr(request, "partition", 0))
     elif refused.code is Code.UNKNOWN_GROUP:
         text = f"consumer group not found: {topic}:{getattr(request, 'group', '')}"
+    elif isinstance(refused, SchemaViolation):
+        text = f"schema validation failed: [{' '.join(refused.rows.values())}]"
+    elif name in _SCHEMA_CHANGES and refused.code in _OF_SCHEMAS:
+        text = f"failed to {_SCHEMA_CHANGES[name]} schema: {text}"
+    elif refused.code is Code.UNKNOWN_SCHEMA and not getattr(request, "version", 1):
+        text = f"no schema found for topic: {getattr(request, 'name', '')}"
     return refused.code.number, text

@@ -6,6 +6,7 @@ reply of its own, which tells no place, because the commit decides about it.
 """
 
 from penstock.broker.errors import RecordTooLarge
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending
 from penstock.sessions.flymq.conversation import Call, Conversation
@@ -51,7 +52,7 @@ def _stage(session: Conversation, run: ProduceRun, transaction_id: str) -> None:
         moving = session.port.transactions.stage(
             session.principal, session, transaction_id, run.topic_name, run.values
         )
-    except RecordTooLarge as error:
+    except (RecordTooLarge, SchemaViolation) as error:
         if len(run.values) == 1:
             session.answer(_refused(session, run, error))
             return

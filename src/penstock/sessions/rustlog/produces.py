@@ -17,7 +17,8 @@ from penstock.wire.rustlog import frames as wire
 MAX_RUN_BYTES = 1024 * 1024
 
 
-Append = Callable[[str, int, list[bytes]], AppendToken]
+# Topic, partition, values, and whether they are all of one request.
+Append = Callable[[str, int, list[bytes], bool], AppendToken]
 Told = Callable[[AppendToken], None]
 # BaseSession.guarded
 Guarded = Callable[[Told], Told]
@@ -55,7 +56,7 @@ class ProduceRun:
     def append(self, append: Append, done: Callable[[int], None], guarded: Guarded) -> None:
         """Fills the slots; `done(failed)` is called when a part of the run is settled."""
         try:
-            token = append(self.topic, self.partition, self.values)
+            token = append(self.topic, self.partition, self.values, len(self.parts) == 1)
         except PenstockError as error:
             self._append_singly(append, done, guarded, error)
             return
@@ -66,6 +67,10 @@ class ProduceRun:
                 done(len(self.parts))
                 return
             offset = result.base_offset
+            if result.count != len(self.values):  # the others of a single request are dead letters
+                self.parts[0][1].reply = self.dialect.produced(max(offset, 0), result.count)
+                done(0)
+                return
             for request, slot in self.parts:
                 count = len(request.records)
                 slot.reply = self.dialect.produced(offset, count)
@@ -81,7 +86,7 @@ class ProduceRun:
         guarded: Guarded,
         error: PenstockError,
     ) -> None:
-        """Appends each request alone: perhaps only one of them holds a record that is too large."""
+        """Appends each request alone: perhaps only one of them holds a record that is refused."""
         if len(self.parts) == 1:
             self._refuse(error)
             done(1)

@@ -15,6 +15,7 @@ from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import DESCRIBED_AT_ONCE, Port
 from penstock.broker.records import Records
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken, Pending, ReadResult
 from penstock.names import MAX_NAME_BYTES
@@ -226,8 +227,18 @@ class RustLogSession(BaseSession[wire.Frame]):
         if run is not None:
             run.append(self._append, self._produced, self.guarded)
 
-    def _append(self, topic: str, partition: int, values: list[bytes]) -> AppendToken:
-        return self._port.publish(self._principal, topic, partition, Records(values))
+    def _append(self, topic: str, partition: int, values: list[bytes], single: bool) -> AppendToken:
+        """A request with a record that the schema refuses is refused whole, unless the topic wants such
+        records as dead letters. Requests of a run are then appended one by one: each has its answer."""
+        records = Records(values)
+        try:
+            return self._port.publish(self._principal, topic, partition, records)
+        except SchemaViolation as violation:
+            if not violation.diverts or not single:
+                raise
+            return self._port.publish_rest(
+                self._principal, topic, partition, records, violation, self.protocol
+            )
 
     def _produced(self, failed: int) -> None:
         if failed:

@@ -1,0 +1,1 @@
+"""Schemas: the registry, the three kinds of them, compatibility, and validation at the publish door."""
