@@ -13,6 +13,7 @@ _SETTINGS_PREFIX: Final = "PENSTOCK__"
 SERVER_VARIABLE: Final = "PENSTOCK_SERVER"
 HTTP_VARIABLE: Final = "PENSTOCK_HTTP"
 KEY_VARIABLE: Final = "PENSTOCK_KEY"
+USER_VARIABLE: Final = "PENSTOCK_USER"
 CONTEXT_VARIABLE: Final = "PENSTOCK_CONTEXT"
 CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 # The last three are read when the hot modules are loaded, tested and compiled.
@@ -20,6 +21,7 @@ KNOWN: Final = (
     SERVER_VARIABLE,
     HTTP_VARIABLE,
     KEY_VARIABLE,
+    USER_VARIABLE,
     CONTEXT_VARIABLE,
     CONFIG_VARIABLE,
     "PENSTOCK_PURE",
@@ -35,5 +37,5 @@ def complaints(environment: Mapping[str, str]) -> Iterator[str]:
             continue
         words = [known.removeprefix(_PREFIX) for known in KNOWN]
         near = get_close_matches(name.removeprefix(_PREFIX), words, 1)
-        hint = f"did you mean {_PREFIX}{near[0]}?" if near else f"known are {', '.join(KNOWN[:5])}"
+        hint = f"did you mean {_PREFIX}{near[0]}?" if near else f"known are {', '.join(KNOWN[:6])}"
         yield f"environment variable {name} is unknown and has no effect; {hint}"

@@ -61,7 +61,9 @@ def open_outbox(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
 
     if extras.ttl_ms is not None and (extras.key is not None or extras.partition is not None):
         raise typer.BadParameter("--ttl goes with neither --message-key nor --partition in FlyMQ")
-    with connect_flymq(target.server, key=target.key, settings=target.settings()) as client:
+    with connect_flymq(
+        target.server, user=target.user or "", key=target.key, settings=target.settings()
+    ) as client:
         yield FlyMQOutbox(client, topic, extras)
 
 
@@ -77,7 +79,9 @@ async def _follow(target: Target, wanted: Wanted, place: Place, write_as: Format
     output = standard_output()
     left = wanted.count
     settings = target.settings(attempts=None)
-    async with FlyMQClient(target.server, key=target.key, settings=settings) as client:
+    async with FlyMQClient(
+        target.server, user=target.user or "", key=target.key, settings=settings
+    ) as client:
         positions = await _positions(client, wanted, place)
         where = ", ".join(f"{number} at {offset}" for number, offset in positions.items())
         typer.echo(f"reading {wanted.topic}, partition {where}; Ctrl-C ends", err=True)

@@ -9,6 +9,7 @@ Follows no redirect and uses no proxy: the API key goes to the named server and 
         NotOurServer     something answered that is not this API
 """
 
+import base64
 import http.client
 import os
 import socket
@@ -73,10 +74,17 @@ class Api:
     """One server. A call opens a connection, asks and closes it."""
 
     def __init__(
-        self, url: str, key: str, timeout_s: float, trust: ssl.SSLContext | None = None
+        self,
+        url: str,
+        key: str,
+        timeout_s: float,
+        trust: ssl.SSLContext | None = None,
+        user: str | None = None,
     ) -> None:
+        """`user`: whose password the key is; None: it is an API key."""
         self._url = url.rstrip("/")
         self._key = key
+        self._user = user
         self._timeout_s = timeout_s
         self._trust = trust
         try:
@@ -129,7 +137,11 @@ class Api:
 
     def _exchange(self, method: str, target: str, body: Any) -> tuple[int, bytes]:
         # Header fields are Latin-1 to http.client; as UTF-8 bytes a key is what the server expects.
-        headers = {"Authorization": b"Bearer " + self._key.encode("utf-8", "surrogateescape")}
+        key = self._key.encode("utf-8", "surrogateescape")
+        headers = {"Authorization": b"Bearer " + key}
+        if self._user is not None:
+            pair = self._user.encode("utf-8", "surrogateescape") + b":" + key
+            headers = {"Authorization": b"Basic " + base64.b64encode(pair)}
         content = None
         if body is not None:
             headers["Content-Type"] = b"application/json"

@@ -91,7 +91,7 @@ def register(app: typer.Typer) -> None:
 def create_key(
     target: Target,
     name: Name,
-    role: Annotated[str, typer.Option(help="admin, user, writer or reader.")] = "user",
+    role: Annotated[str, typer.Option(help="admin, user, writer, reader or guest.")] = "user",
     topics: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Such as 'orders.*'; repeat for more. Default: all."),
@@ -105,7 +105,7 @@ def create_key(
     check_key(name, role, rules)
     others: tuple[ListedKey, ...] | None = None
     if data is not None:
-        with _opened(data, create=True) as access:
+        with opened(data, create=True) as access:
             secret = access.create_key(name, role, rules)
             others = _listed(access)
     else:
@@ -155,7 +155,7 @@ def list_keys(
 ) -> None:
     """Show names, roles and topics of all keys; never the keys."""
     if data is not None:
-        with _opened(data) as access:
+        with opened(data) as access:
             found = KeyList(_listed(access))
     else:
         found = _ask(target, "GET", ALL_KEYS_PATH, KeyList)
@@ -164,7 +164,7 @@ def list_keys(
         return
     rows = [("NAME", "ROLE", "TOPICS", "SINCE", "STATE")]
     rows += [
-        (key.name, key.role, " ".join(key.topics), _day(key.created_us), _state(key))
+        (key.name, key.role, " ".join(key.topics), day(key.created_us), _state(key))
         for key in found.keys
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -185,7 +185,7 @@ def revoke_key(
     if data is not None:
         from penstock.broker.errors import BrokerError, Code
 
-        with _opened(data) as access:
+        with opened(data) as access:
             try:
                 access.revoke_key(name, force=force)
             except BrokerError as error:
@@ -204,18 +204,25 @@ def hash_key() -> None:
     """Read a key from stdin and print its hash, for `hash` of a key in the configuration file."""
     from penstock.broker.access.keys import MAX_SLOW_KEY_BYTES, hash_slowly
 
-    if sys.stdin.isatty():
-        secret = typer.prompt("Key", hide_input=True, err=True).encode()
-    else:
-        # Two more for the end of the line, one more to see that it is too long.
-        secret = sys.stdin.buffer.read(MAX_SLOW_KEY_BYTES + 3)
-    try:
-        key = secret.decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise BadKey(MAX_SLOW_KEY_BYTES) from None
-    if not 0 < len(key.encode()) <= MAX_SLOW_KEY_BYTES:
+    key = read_secret("Key", MAX_SLOW_KEY_BYTES)
+    if key is None:
         raise BadKey(MAX_SLOW_KEY_BYTES)
     typer.echo(hash_slowly(key))
+
+
+def read_secret(what: str, max_bytes: int, *, twice: bool = False) -> str | None:
+    """From the terminal, without showing it, or from stdin. None when it is empty, too long or no UTF-8."""
+    if sys.stdin.isatty():
+        prompt = typer.prompt(what, hide_input=True, err=True, confirmation_prompt=twice)
+        secret = str(prompt).encode("utf-8", "surrogateescape")
+    else:
+        # Two more for the end of the line, one more to see that it is too long.
+        secret = sys.stdin.buffer.read(max_bytes + 3)
+    try:
+        text = secret.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        return None
+    return text if 0 < len(text.encode()) <= max_bytes else None
 
 
 def _ask(target: Target, method: str, path: str, kind: type[Answer], body: Any = None) -> Answer:
@@ -233,7 +240,7 @@ def _listed(access: "Access") -> tuple[ListedKey, ...]:
     return msgspec.convert(access.list_keys(), tuple[ListedKey, ...], from_attributes=True)
 
 
-def _day(time_us: int | None) -> str:
+def day(time_us: int | None) -> str:
     if time_us is None:
         return "-"
     return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d")
@@ -241,12 +248,12 @@ def _day(time_us: int | None) -> str:
 
 def _state(key: ListedKey) -> str:
     if key.revoked_us is not None:
-        return f"revoked {_day(key.revoked_us)}"
+        return f"revoked {day(key.revoked_us)}"
     return "active" if key.source == "stored" else f"active ({key.source})"
 
 
 @contextmanager
-def _opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
+def opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
     """The keys of a data directory that no server uses."""
     import os
 

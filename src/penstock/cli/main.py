@@ -29,6 +29,8 @@ COMMAND_MODULES: Final = (
     "dlq",
     "schema",
     "key",
+    "user",
+    "acl",
     "context",
     "config",
     "log",

@@ -162,6 +162,7 @@ def open_blipmq(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
     from penstock.client.blipmq import connect_blipmq
 
     _require_plain(extras)
+    target.require_no_user("BlipMQ")
     if extras.partition is not None:
         raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
     with connect_blipmq(target.server, key=target.key, settings=target.settings()) as client:
@@ -173,6 +174,7 @@ def open_rustlog(target: Target, topic: str, qos: int, extras: Extras) -> Iterat
     """RustLog has no QoS: what is confirmed is on disk."""
     _require_plain(extras)
     target.require_no_key("RustLog")
+    target.require_no_user("RustLog")
     from penstock.client.rustlog import connect_rustlog
 
     with connect_rustlog(target.server, settings=target.settings()) as client:

@@ -196,12 +196,14 @@ def follow_blipmq(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
         raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
     if wanted.start is not None or wanted.partition is not None:
         raise typer.BadParameter("--from and --partition need --protocol rustlog, flymq or http")
+    target.require_no_user("BlipMQ")
     return _blipmq(target, wanted, write_as)
 
 
 def follow_rustlog(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
     write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_RUSTLOG)
     target.require_no_key("RustLog")
+    target.require_no_user("RustLog")
     start = wanted.start
     place = Place() if start is None else parse_place(start, "--from")
     if place.time_us is not None or place.last is not None:

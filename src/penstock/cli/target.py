@@ -2,7 +2,8 @@
 
     --server    PENSTOCK_SERVER   127.0.0.1:9092          the wire protocols
     --http      PENSTOCK_HTTP     http://127.0.0.1:8080   the HTTP API
-    --key       PENSTOCK_KEY      dev-key                 the API key
+    --key       PENSTOCK_KEY      dev-key                 the API key, or the password of the user
+    --user      PENSTOCK_USER     none                    log in as a user (HTTP API, FlyMQ)
     --context   PENSTOCK_CONTEXT  the one `penstock context use` chose
 
 A context that a flag names stands above the environment, the one in use stands below it.
@@ -23,6 +24,7 @@ from penstock.cli.environment import (
     HTTP_VARIABLE,
     KEY_VARIABLE,
     SERVER_VARIABLE,
+    USER_VARIABLE,
 )
 from penstock.cli.options import with_options
 from penstock.errors import PenstockError
@@ -69,6 +71,8 @@ class Target:
     key_flag: bool = False
     # Whether `http` is that of `server`: it was named, or neither was.
     same_server: bool = True
+    # Whose password the key is; None: it is an API key.
+    user: str | None = None
 
     def __repr__(self) -> str:
         return f"Target({self.server}, {self.http})"
@@ -88,11 +92,18 @@ class Target:
         if self.key_flag:
             raise typer.BadParameter(f"--key: {protocol} has no login, leave the key out")
 
+    def require_no_user(self, protocol: str) -> None:
+        """Refuses a user for a protocol that knows API keys alone."""
+        if self.user is not None:
+            raise typer.BadParameter(
+                f"--user: {protocol} has no users; give an API key, or --protocol flymq"
+            )
+
     def api(self) -> "Api":
         from penstock.cli.http import Api
 
         trust = self._trust() if self.http.startswith("https:") else None
-        return Api(self.http, self.key, self.timeout_s, trust)
+        return Api(self.http, self.key, self.timeout_s, trust, self.user)
 
     def _trust(self) -> "ssl.SSLContext":
         import ssl
@@ -108,7 +119,7 @@ class Target:
 def resolve(
     flags: Mapping[str, Any], environment: Mapping[str, str], contexts_path: str | None = None
 ) -> Target:
-    for name in ("server", "http", "key", "context", "ca"):
+    for name in ("server", "http", "key", "user", "context", "ca"):
         if flags.get(name) == "":
             raise typer.BadParameter(f"--{name} is empty; leave it out, or give a value")
     contexts, current = load(contexts_path)
@@ -134,6 +145,7 @@ def resolve(
         timeout_s=flags.get("timeout") or DEFAULT_TIMEOUT_S,
         key_flag=flags.get("key") is not None,
         same_server=named_any("http", HTTP_VARIABLE) or not named_any("server", SERVER_VARIABLE),
+        user=flags.get("user") or environment.get(USER_VARIABLE) or None,
     )
 
 
@@ -158,6 +170,10 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         ),
         None,
     ),
+    "user": (
+        _option(str | None, "--user", "NAME", "Log in as this user; the key is the password."),
+        None,
+    ),
     "context": (_option(str | None, "--context", "NAME", "See penstock context."), None),
     "tls": (_option(bool, "--tls", None, "Wire protocols over TLS."), False),
     "ca": (_option(str | None, "--ca", "FILE", "Certificates to trust, for TLS and https."), None),
@@ -175,6 +191,7 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
     def checked(target: Target, **values: Any) -> None:
         require_utf8([target.server, target.http])
         require_utf8([target.key], "the API key")
+        require_utf8([target.user or ""])
         for name, value in values.items():
             if name not in _ANY_BYTES:
                 require_utf8(value if isinstance(value, list) else [value])

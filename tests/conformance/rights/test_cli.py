@@ -3,6 +3,7 @@
 A command decides nothing: it asks a door. So its exit code is that of the door's answer.
 """
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from conformance.rights.callers import CALLERS, OTHER, OWN, STRANGER, Caller, Wa
 from typer.main import get_command
 
 from penstock.broker.access.rights import Operation
+from penstock.broker.access.topic_rules import TopicRule
 from penstock.cli import main as cli
 
 NOT_AUTHORIZED = 5
 NOT_FOUND = 3
 
-# {topic} has one record at offset 0, {group} has an offset on it, {key} is a key to be revoked, {schema} a
-# schema, {file} holds `{{}}`, which is a schema and a message.
+# {topic} has one record at offset 0, and a rule for `acl`; {group} has an offset on it; {key} is a key to
+# be revoked, or a user; {schema} a schema; {file} holds `{{}}`, which is a schema and a message.
 COMMANDS: dict[str, tuple[Operation, str]] = {
     "pub": (Operation.PUBLISH, "{topic} more"),
     "sub": (Operation.SUBSCRIBE, "{topic} --idle 0.001"),
@@ -46,6 +48,17 @@ COMMANDS: dict[str, tuple[Operation, str]] = {
     "key create": (Operation.CREATE_KEY, "{key}-2"),
     "key ls": (Operation.LIST_KEYS, ""),
     "key revoke": (Operation.REVOKE_KEY, "{key}"),
+    "user create": (Operation.CREATE_USER, "{key}-3"),
+    "user ls": (Operation.LIST_USERS, ""),
+    "user update": (Operation.CHANGE_USER, "{key} --roles reader"),
+    "user enable": (Operation.CHANGE_USER, "{key}"),
+    "user disable": (Operation.CHANGE_USER, "{key}"),
+    "user passwd": (Operation.CHANGE_PASSWORD, "{key}"),
+    "user delete": (Operation.DELETE_USER, "{key}"),
+    "acl set": (Operation.CHANGE_RULE, "{topic} --users somebody"),
+    "acl get": (Operation.LIST_RULES, "{topic}"),
+    "acl ls": (Operation.LIST_RULES, ""),
+    "acl delete": (Operation.CHANGE_RULE, "{topic}"),
 }
 # These ask no server: files of this machine, and the server itself.
 LOCAL = {"serve", "version", "key hash", "config", "context", "log", "completion"}
@@ -86,8 +99,14 @@ def test_every_command_needs_the_right_of_the_table(
     for name, (operation, arguments) in COMMANDS.items():
         topic, group = walk.fresh(prefix)
         key = f"cli-{group}"
+        broker = walk.server.server.broker
         if name == "key revoke":
-            walk.server.server.broker.access.create_key(key, "reader")
+            broker.access.create_key(key, "reader")
+        elif name.startswith("user "):
+            broker.accounts.create_user(broker.access.anonymous, key, "pw", ())
+        elif name.startswith("acl "):
+            broker.accounts.set_rule(broker.access.anonymous, topic, TopicRule())
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"password\n")))
         if "{schema}" in arguments:
             walk.server.server.broker.schemas.registry.register(f"s-{group}", "json", b"{}")
         given = arguments.format(

@@ -9,6 +9,7 @@ from kit.limits import HANG_S
 from starlette.routing import Route
 
 from penstock.broker.access.rights import Operation
+from penstock.broker.access.topic_rules import TopicRule
 from penstock.server.http.app import API_PREFIX, CALLS, OPEN_CALLS
 
 Call = tuple[str, str, Operation]
@@ -40,7 +41,19 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
     schema = f"schema-of-{group}"
     if "schemas/" in pattern:
         walk.server.server.broker.schemas.registry.register(schema, "json", b"{}")
-    name = {"topics": topic, "groups": group, "keys": key_name, "schemas": schema}
+    accounts, by = walk.server.server.broker.accounts, walk.server.server.broker.access.anonymous
+    if "users/" in pattern:
+        accounts.create_user(by, key_name, "pw", ())
+    if "acls/" in pattern:
+        accounts.set_rule(by, topic, TopicRule())
+    name = {
+        "topics": topic,
+        "groups": group,
+        "keys": key_name,
+        "users": key_name,
+        "acls": topic,
+        "schemas": schema,
+    }
     path = pattern.replace("*", name.get(pattern.removeprefix(API_PREFIX).split("/")[0], ""))
     bodies: dict[tuple[str, str], object] = {
         ("POST", "topics"): {"name": f"{topic}.new"},
@@ -51,6 +64,10 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
         ("PATCH", "schemas/*"): {"compatibility": "none"},
         ("POST", "schemas/*/validate"): {"text": "{}"},
         ("POST", "keys"): {"name": key_name, "role": "reader"},
+        ("POST", "users"): {"name": key_name, "password": "pw"},
+        ("PATCH", "users/*"): {"enabled": False},
+        ("POST", "users/*/password"): {"password": "new"},
+        ("PUT", "acls/*"): {"users": ["somebody"]},
     }
     body = bodies.get((method, pattern.removeprefix(API_PREFIX)))
     key = walk.key(caller)

@@ -58,3 +58,35 @@ class MessageToValidate(msgspec.Struct, forbid_unknown_fields=True):
     text: str | None = None
     base64: bytes | None = None
     version: int = 0
+
+
+class UserRequest(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    password: str
+    roles: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"UserRequest({self.name!r})"
+
+
+class UserChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is not given stays as it is."""
+
+    roles: tuple[str, ...] | None = None
+    enabled: bool | None = None
+
+
+class PasswordChange(msgspec.Struct, forbid_unknown_fields=True):
+    """`current`: for the own account."""
+
+    password: str
+    current: str = ""
+
+    def __repr__(self) -> str:
+        return "PasswordChange()"
+
+
+class RuleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    public: bool = False
+    users: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()

@@ -3,12 +3,14 @@
     GET /healthz             200 while the process works
     GET /readyz              200 while clients are accepted, 503 while starting and draining
     GET /metrics             Prometheus text; /metrics/partitions with topics and partitions as labels
-    /api/v1/...              JSON, with `Authorization: Bearer <api key>`; see api.py
+    /api/v1/...              JSON, with `Authorization: Bearer <api key>`, or Basic with a user and the
+                             password; see api.py and accounts.py
 
 Names in paths are percent-encoded, `/` too. What a call means is in api.py, the sockets are in listener.py.
 """
 
 import asyncio
+import base64
 import inspect
 import logging
 from collections.abc import Callable, Sequence
@@ -28,17 +30,21 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.errors import BrokerError, Code, from_exception
-from penstock.server.http import dead_letters, schemas
+from penstock.server.http import accounts, dead_letters, schemas
 from penstock.server.http.api import Api
 from penstock.server.http.api_types import (
     GroupReset,
     KeyRequest,
     MessageToValidate,
+    PasswordChange,
     ReplayRequest,
+    RuleRequest,
     SchemaChange,
     SchemaRequest,
     TopicChange,
     TopicRequest,
+    UserChange,
+    UserRequest,
 )
 from penstock.server.http.hosts import (
     MAX_SHOWN,
@@ -75,8 +81,10 @@ STATUS: Final = {
     Code.INCOMPATIBLE_SCHEMA: 409,
     Code.SCHEMA_IN_USE: 409,
     Code.SCHEMAS_NOT_INSTALLED: 501,
+    Code.UNKNOWN_USER: 404,
     Code.TOPIC_EXISTS: 409,
     Code.KEY_EXISTS: 409,
+    Code.USER_EXISTS: 409,
     Code.LIMIT_REACHED: 409,
     Code.LAST_ADMIN_KEY: 409,
     Code.INVALID_TOPIC_NAME: 400,
@@ -170,6 +178,27 @@ CALLS: Final[dict[str, dict[str, Call]]] = {
     },
     "keys/{name}": {
         "DELETE": Call(Operation.REVOKE_KEY, Api.revoke_key, NO_CONTENT_STATUS, query=("force",)),
+    },
+    "users": {
+        "GET": Call(Operation.LIST_USERS, accounts.users, query=LIST),
+        "POST": Call(Operation.CREATE_USER, accounts.create_user, 201, UserRequest),
+    },
+    "users/{name}": {
+        "GET": Call(Operation.LIST_USERS, accounts.user),
+        "PATCH": Call(Operation.CHANGE_USER, accounts.change_user, body=UserChange),
+        "DELETE": Call(Operation.DELETE_USER, accounts.delete_user, NO_CONTENT_STATUS),
+    },
+    "users/{name}/password": {
+        "POST": Call(
+            Operation.CHANGE_PASSWORD, accounts.change_password, NO_CONTENT_STATUS, PasswordChange
+        ),
+    },
+    "roles": {"GET": Call(Operation.LIST_ROLES, accounts.roles)},
+    "acls": {"GET": Call(Operation.LIST_RULES, accounts.rules, query=LIST)},
+    "acls/{name}": {
+        "GET": Call(Operation.LIST_RULES, accounts.rule),
+        "PUT": Call(Operation.CHANGE_RULE, accounts.set_rule, body=RuleRequest),
+        "DELETE": Call(Operation.CHANGE_RULE, accounts.delete_rule, NO_CONTENT_STATUS),
     },
 }
 
@@ -307,23 +336,31 @@ class HttpApp:
         api = self.api
         if api is None:
             raise BrokerError(Code.OVERLOADED, "the server is starting, try again soon")
-        key = _bearer(request)
+        name, key = _credentials(request)
         answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
         host = _address(request.scope)
+        access = api.broker.access
+
+        def done(who: Principal | None) -> None:
+            if not answer.done():
+                answer.set_result(who)
+
+        def wanted() -> bool:
+            return not answer.done()
+
         self._logins.begin(host)
         try:
-            api.broker.access.login(
-                key,
-                lambda who: None if answer.done() else answer.set_result(who),
-                wanted=lambda: not answer.done(),
-                address=host,
-            )
+            if name is None:
+                access.login(key, done, wanted=wanted, address=host)
+            else:
+                access.login_as(name, key, done, wanted=wanted, address=host)
             who = await answer
         finally:
             self._logins.end(host)
         if who is None:
             self._on_failed_login(host, f"{host} (HTTP)")
-            raise BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")
+            words = "invalid API key" if name is None else "invalid username or password"
+            raise BrokerError(Code.NOT_AUTHENTICATED, words)
         return api, who
 
     def ended(self, scope: Scope) -> None:
@@ -373,16 +410,24 @@ def _query(request: Request, known: tuple[str, ...]) -> dict[str, str]:
     return query
 
 
-def _bearer(request: Request) -> str:
-    """The API key of a request. Keys are UTF-8 on every protocol; starlette reads Latin-1."""
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        detail = "send an API key: Authorization: Bearer <key>"
-        raise BrokerError(Code.NOT_AUTHENTICATED, detail)
+def _credentials(request: Request) -> tuple[str | None, str]:
+    """The API key of a request, or a name and a password. They are UTF-8 on every protocol; starlette reads
+    Latin-1."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    given = given.strip(" \t")
     try:
-        return key.strip(" \t").encode("latin-1").decode()
+        if scheme.lower() == "bearer" and given:
+            return None, given.encode("latin-1").decode()
+        if scheme.lower() == "basic" and given:
+            name, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+            if name and colon:
+                return name, password
     except UnicodeDecodeError:
         raise BrokerError(Code.NOT_AUTHENTICATED, "the API key is not UTF-8") from None
+    except ValueError:
+        raise BrokerError(Code.NOT_AUTHENTICATED, "Basic needs base64 of name:password") from None
+    detail = "send an API key: Authorization: Bearer <key>"
+    raise BrokerError(Code.NOT_AUTHENTICATED, detail)
 
 
 async def _body(request: Request, kind: type[T]) -> T:
