@@ -225,6 +225,8 @@ def _protocols(broker: Broker) -> Iterator[Metric]:
     refused = {name.lower(): number for name, number in broker.refusals.counts.items()}
     words = "Operations that a key had no right to."
     yield _counters("refused_operations", words, "operation", refused)
+    yield _gauge("users", "Users.", len(broker.access.users))
+    yield _gauge("topic_rules", "Rules of topics.", len(broker.access.rules))
     for name, words, attribute in (
         ("frames_received", "Frames read.", "frames_in"),
         ("frames_sent", "Frames written.", "frames_out"),

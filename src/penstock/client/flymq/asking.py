@@ -78,6 +78,11 @@ class Asking:
         self._room = asyncio.Semaphore(MAX_IN_FLIGHT)
         self.tally = Tally()
 
+    def password_changed(self, user: str, password: str) -> None:
+        """The next login of this client needs the new one, if it is its own."""
+        if self._login is not None and self._login.user == user:
+            self._login = m.Auth(user, password)
+
     # ---- asking ----
 
     async def ask(

@@ -328,6 +328,68 @@ class FlyMQClient:
         assert isinstance(found, m.WhoAmI)
         return found
 
+    # ---- users and rules of topics; these need an administrator ----
+
+    async def create_user(self, user: str, password: str, roles: Sequence[str] = ()) -> None:
+        """Roles: admin, producer, consumer, guest."""
+        request = a.UserRequest(user, password, "", list(roles), True)
+        await self._ask(0x73, request, user)
+
+    async def update_user(
+        self, user: str, roles: Sequence[str] = (), *, enabled: bool = True
+    ) -> None:
+        """Replaces the roles and the state."""
+        await self._change(0x75, a.UserRequest(user, "", "", list(roles), enabled), user)
+
+    async def delete_user(self, user: str) -> None:
+        await self._change(0x74, a.UserName(user), user)
+
+    async def change_password(self, user: str, password: str, current: str = "") -> None:
+        """`current`: for the own account, which every user may change."""
+        await self._change(0x7C, a.UserRequest(user, password, current, []), user)
+        self._asking.password_changed(user, password)
+
+    async def list_users(self) -> list[a.User]:
+        found = await self._ask(0x76, m.Nothing())
+        assert isinstance(found, a.Users)
+        return found.users
+
+    async def describe_user(self, user: str) -> a.User:
+        found = await self._ask(0x77, a.UserName(user), user)
+        assert isinstance(found, a.User)
+        return found
+
+    async def set_rule(
+        self,
+        topic: str,
+        *,
+        public: bool = False,
+        users: Sequence[str] = (),
+        roles: Sequence[str] = (),
+    ) -> None:
+        """Replaces the rule of a topic, or of all that fit a pattern."""
+        await self._change(0x78, a.SetRule(topic, public, list(users), list(roles)), topic)
+
+    async def delete_rule(self, topic: str) -> None:
+        """One that is not there is deleted already."""
+        await self._change(0x7A, m.Topic(topic), topic)
+
+    async def describe_rule(self, topic: str) -> a.Rule:
+        """Also where there is none: `exists` tells."""
+        found = await self._ask(0x79, m.Topic(topic), topic)
+        assert isinstance(found, a.Rule)
+        return found
+
+    async def list_rules(self) -> list[a.RuleRow]:
+        found = await self._ask(0x7B, m.Nothing())
+        assert isinstance(found, a.Rules)
+        return found.rules
+
+    async def list_roles(self) -> list[a.Role]:
+        found = await self._ask(0x7D, m.Nothing())
+        assert isinstance(found, a.Roles)
+        return found.roles
+
     async def _change(
         self, opcode: int, request: Message, on: str, *, patient: bool = False
     ) -> None:
