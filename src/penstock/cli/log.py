@@ -76,8 +76,9 @@ def rebuild_metadata(
     """Make a lost metadata.db anew from the directories of the topics.
 
     Topics come back with their records, and with their settings where the file topic.json tells them.
-    API keys, committed offsets, unacknowledged messages of BlipMQ subscribers and open transactions do
-    not. The key dev-key stays off: make a key with `penstock key create` before the next start.
+    Keys, users, topic rules, committed offsets, unacknowledged messages of BlipMQ subscribers and open
+    transactions do not. The key dev-key stays off: make a key with `penstock key create` before the next
+    start.
     """
     import time
 

@@ -143,6 +143,23 @@ def test_an_unknown_name_costs_a_slow_hash_too(
     assert tried == [""]
 
 
+def test_a_name_that_no_user_can_have_is_not_remembered(
+    access: Access, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer may send 64 KiB of it, with every login another one."""
+    noted: list[str | None] = []
+    queue = LoginQueue.tried
+
+    def tried(self: LoginQueue, address: str, *, right: bool, user: str | None = None) -> None:
+        noted.append(user)
+        queue(self, address, right=right, user=user)
+
+    monkeypatch.setattr(LoginQueue, "tried", tried)
+    assert log_in(access, "x" * 101, "pw") is None
+    assert log_in(access, "x" * 100, "pw") is None
+    assert noted == ["x" * 100]
+
+
 def test_a_hash_that_cannot_be_computed_is_no_wrong_password(
     access: Access, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

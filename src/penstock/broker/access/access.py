@@ -24,7 +24,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from penstock.broker.access import keys
-from penstock.broker.access.key_info import ALL_TOPICS, ConfiguredKey, KeyInfo, check_key
+from penstock.broker.access.key_info import (
+    ALL_TOPICS,
+    MAX_NAME_CHARS,
+    ConfiguredKey,
+    KeyInfo,
+    check_key,
+)
 from penstock.broker.access.key_table import KeyTable, StoredKey
 from penstock.broker.access.principal import Principal
 from penstock.broker.access.rights import (
@@ -207,6 +213,11 @@ class Access:
         slow_key = not name or any(principal.name == name for principal, _ in self._slow)
         if slow_key or not self.users:
             self.login(password, named, wanted=wanted, address=address)
+            return
+        if len(name) > MAX_NAME_CHARS:
+            done(
+                None
+            )  # nobody has this name, and it may be 64 KiB long: too much to remember as suspect
             return
         known, found = self.users.find(name, password)
         if known:

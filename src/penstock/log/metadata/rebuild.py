@@ -1,7 +1,7 @@
 """A data directory whose metadata is lost: detected at start, and rebuilt from the directories of topics.
 
 Restored are topics: names, ids, partitions and settings from the descriptions beside the records
-(descriptions.py), and the records themselves, which were never touched. Lost are API keys, committed
+(descriptions.py), and the records themselves, which were never touched. Lost are API keys, users, committed
 offsets, settled ranges of subscribers, and transactions. No key is restored and the development key stays
 off: losing a file must not open the server.
 """
