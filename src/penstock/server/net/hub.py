@@ -117,9 +117,8 @@ class Hub:
     def _go_on(self) -> None:
         self.turn.begin()
         for _ in range(len(self._behind)):
-            self._behind[
-                0
-            ].go_on()  # still in the queue: one that gives way again calls for no turn
+            # It stays in the queue meanwhile: if it gives way again, it asks for no callback of its own.
+            self._behind[0].go_on()
             self._behind.popleft()
             if self.turn.over():
                 break
