@@ -5,6 +5,7 @@ wire format. Lives on the event loop; the engine calls back there.
 """
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
@@ -31,6 +32,7 @@ from penstock.broker.schemas.binding import SchemaBinding, both, fitting
 from penstock.broker.schemas.operations import SchemaOperations
 from penstock.broker.schemas.registry import Registry
 from penstock.broker.schemas.violations import SchemaViolation
+from penstock.broker.sharing import Sharing
 from penstock.broker.transactions import OpenTransactions
 from penstock.log.engine import (
     AppendToken,
@@ -104,6 +106,7 @@ class Broker:
             access, lambda: self.options.max_users, lambda: self.options.max_topic_rules
         )
         self.members = Members()
+        self.sharing = Sharing(clock_us, os.urandom)
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: GrowingDict[str, dict[int, AppendToken]] = GrowingDict()
         self._turns = Turns()
@@ -307,6 +310,7 @@ class Broker:
             self.dead_letter_queue.forget(info.id)
         logger.info("topic %r was deleted by %s", topic, by)
         self.subscriptions.forget_topic(topic)
+        self.sharing.forget_topic(topic)
         self._turns.forget(topic)
         self._last_tokens.pop(topic)
 

@@ -14,6 +14,7 @@ from penstock.broker.groups import GroupRow
 from penstock.broker.records import Part, Records
 from penstock.broker.schemas.operations import SchemaOperations
 from penstock.broker.schemas.violations import SchemaViolation
+from penstock.broker.sharing import Sharing
 from penstock.broker.transactions import OpenTransactions
 from penstock.log.engine import AppendToken, Pending, ReadResult, TopicInfo
 
@@ -118,6 +119,9 @@ class Port(Protocol):
     def delete_group(
         self, principal: Principal, group: str, topic: str | None
     ) -> Pending[object]: ...
+
+    @property
+    def sharing(self) -> Sharing: ...
 
     # subscriptions: deliver, acknowledge; the broker handles retries and dead letters
     def subscribe(

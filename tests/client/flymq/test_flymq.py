@@ -276,3 +276,47 @@ def test_after_a_loss_it_logs_in_again_and_repeats_what_does_no_harm() -> None:
 
     run(main())
     assert seen == [[0x70, 0x01], [0x70, 0x02], [0x70, 0x02]]
+
+
+# ---- members that share partitions ---------------------------------------------------------------
+
+
+def test_members_of_a_group_share_the_partitions(server: LiveServer, topic: str) -> None:
+    """Each record is read, also those of a member that has left in the middle of a batch."""
+
+    async def main() -> None:
+        async with FlyMQClient(address(server)) as one, FlyMQClient(address(server)) as other:
+            await one.create_topic(topic, 4)
+            for number in range(40):
+                await one.produce(topic, b"%d" % number, partition=number % 4)
+            seen: set[bytes] = set()
+            left = one.consume_group(topic, "g", max_messages=3)
+            first = await anext(left)
+            assert len(first) == 3
+            await left.aclose()  # not committed: the other reads them
+            async for batch in other.consume_group(topic, "g", max_messages=3):
+                seen.update(batch.values)
+                if len(seen) == 40:
+                    break
+            assert seen == {b"%d" % number for number in range(40)}
+
+    run(main())
+
+
+def test_a_member_that_was_forgotten_joins_again(server: LiveServer, topic: str) -> None:
+    async def main() -> None:
+        async with FlyMQClient(address(server)) as client:
+            await client.create_topic(topic, 2)
+            await client.produce(topic, b"a", partition=0)
+            batches = client.consume_group(topic, "g", timeout_ms=1_000)
+            assert (await anext(batches)).values == [b"a"]
+            sharing = server.server.broker.sharing
+            await asyncio.to_thread(server.call, lambda: sharing.forget_topic(topic))
+            await client.produce(topic, b"b", partition=1)
+            assert (await anext(batches)).values == [b"b"]
+            while not await asyncio.to_thread(server.call, lambda: ("g", topic) in sharing._shared):
+                await client.produce(topic, b"c", partition=1)
+                await anext(batches)
+            await batches.aclose()
+
+    run(main())

@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeAlias
 from penstock.client.blocking import BlockingFace
 from penstock.client.errors import Refused
 from penstock.client.flymq.asking import Asking, name_of
+from penstock.client.flymq.share import Share
 from penstock.client.settings import ClientSettings
 from penstock.client.tally import Tally
 from penstock.wire.flymq import administration as a
@@ -253,6 +254,49 @@ class FlyMQClient:
         done = await self._asking.ask(opcode, request, a.TransactionDone, what)
         if not done.success:
             raise Refused(0, f"transaction not found: {transaction}", what)
+
+    async def consume_group(
+        self,
+        topic: str,
+        group: str,
+        *,
+        timeout_ms: int = 30_000,
+        max_messages: int = DEFAULT_MESSAGES,
+        auto_commit: bool = True,
+    ) -> AsyncGenerator[FetchedBatch, None]:
+        """Batches without end, of the partitions that the group assigns to this client. A client that is
+        silent for `timeout_ms`, also because it works on a batch, loses them to the others. Only our server
+        has this."""
+        surroundings = self._asking.connection.settings.surroundings
+        share = Share(self._asking, topic, group, timeout_ms, surroundings.clock_s)
+        await share.join()
+        positions: dict[int, int] = {}
+        idle_s = IDLE_FIRST_S
+        try:
+            while True:
+                await share.beat_when_due()
+                positions = {
+                    number: positions[number]
+                    if number in positions
+                    else await self.subscribe(topic, number, group, "commit", patient=True)
+                    for number in share.partitions
+                }
+                empty = True
+                for number, offset in list(positions.items()):
+                    batch = await self.fetch(
+                        topic, number, offset, max_messages=max_messages, patient=True
+                    )
+                    positions[number] = batch.next_offset
+                    if batch.messages:
+                        empty = False
+                        yield batch
+                        if auto_commit:
+                            await self.commit(topic, number, group, batch.next_offset, patient=True)
+                if empty:
+                    await surroundings.sleep(idle_s)
+                idle_s = min(IDLE_MOST_S, 2 * idle_s) if empty else IDLE_FIRST_S
+        finally:
+            await share.leave()
 
     # ---- topics ----
 

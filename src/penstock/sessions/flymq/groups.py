@@ -30,14 +30,14 @@ def subscribe(session: Conversation, call: Call, request: m.Subscribe) -> None:
     else:
         raise BrokerError(Code.INVALID_REQUEST, f"unknown subscribe mode: {request.mode}")
     if request.group:
-        _check_group(request.group)
+        check_group(request.group)
         session.port.join_group(session, request.group, request.topic)
     session.reply(call, m.Offset(start))
 
 
 def commit(session: Conversation, call: Call, request: m.Commit) -> None:
     _check_offset(request.offset)
-    _check_group(request.group)
+    check_group(request.group)
     session.check_partition(request.topic, request.partition)
     change = session.port.commit_offset(
         session.principal, request.group, request.topic, request.partition, request.offset
@@ -52,7 +52,7 @@ def get_offset(session: Conversation, call: Call, request: m.GroupPartition) -> 
 
 
 def reset_offset(session: Conversation, call: Call, request: m.ResetOffset) -> None:
-    _check_group(request.group)
+    check_group(request.group)
     session.check_partition(request.topic, request.partition)
     earliest, latest = session.port.offsets(request.topic, request.partition)
     if request.mode == "earliest":
@@ -103,7 +103,7 @@ def seek_to_timestamp(session: Conversation, call: Call, request: m.SeekToTimest
     """The first offset of that time or later; committed for the group, where one is named."""
     session.check_partition(request.topic, request.partition)
     if request.group:
-        _check_group(request.group)
+        check_group(request.group)
     time_us = min(max(request.timestamp_ms, 0), MAX_OFFSET // MILLISECOND_US) * MILLISECOND_US
     looked_up = session.port.offset_at_time(request.topic, request.partition, time_us)
 
@@ -145,7 +145,7 @@ def _row(found: GroupRow) -> m.GroupRow:
     return m.GroupRow(found.topic, found.group, found.members, offsets)
 
 
-def _check_group(group: str) -> None:
+def check_group(group: str) -> None:
     size = len(group.encode())
     if not 0 < size <= MAX_NAME_BYTES:
         detail = f"a group has a name of 1 to {MAX_NAME_BYTES} bytes, not {size}"

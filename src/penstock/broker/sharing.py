@@ -1,0 +1,150 @@
+"""Members of a group share the partitions of a topic: who reads which, and what if one goes silent.
+
+A member is an id that the server gives. It says that it is alive; one that is silent for its time is out,
+which is noticed when another member asks. Every change makes a new generation, and members learn their
+partitions with the next heartbeat. Between the two a partition may have two readers: both begin at the
+committed offset, so records may come twice, and none is skipped. In memory only: after a restart members
+join again.
+
+Knows no rights and no connections. Belongs to the event loop.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from penstock.broker.errors import BrokerError, Code
+
+MILLISECOND_US: Final = 1_000
+# Of a member that names none; between two heartbeats a client may wait for a third of it.
+DEFAULT_TIMEOUT_MS: Final = 30_000
+# Shorter, and a busy machine would throw out members that are alive; longer, and nobody reads theirs.
+LEAST_TIMEOUT_MS: Final = 1_000
+MOST_TIMEOUT_MS: Final = 300_000
+# A hundred bytes each.
+MAX_MEMBERS: Final = 1_000
+MAX_SHARED_GROUPS: Final = 10_000
+MEMBER_ID_BYTES: Final = 8
+
+
+class Assignment(NamedTuple):
+    """What a member reads as long as the generation is the same."""
+
+    member: str
+    generation: int
+    partitions: list[int]
+
+
+class _Member:
+    __slots__ = ("expires_us", "owner", "timeout_us")
+
+    def __init__(self, owner: str, timeout_us: int) -> None:
+        self.owner = owner
+        self.timeout_us = timeout_us
+        self.expires_us = 0
+
+
+class _Shared:
+    """One group on one topic. Members in the order in which they came."""
+
+    __slots__ = ("generation", "members", "partitions")
+
+    def __init__(self, partitions: int) -> None:
+        self.members: dict[str, _Member] = {}
+        self.generation = 0
+        self.partitions = partitions
+
+    def look(self, now_us: int, partitions: int) -> None:
+        """Drops members that were silent for too long, and takes over a new number of partitions."""
+        silent = [name for name, member in self.members.items() if member.expires_us <= now_us]
+        for name in silent:
+            del self.members[name]
+        if silent or partitions != self.partitions:
+            self.partitions = partitions
+            self.generation += 1
+
+    def assigned(self, name: str) -> Assignment:
+        """Ranges as even as can be, to the members in their order."""
+        position = list(self.members).index(name)
+        count, total = len(self.members), self.partitions
+        first, end = position * total // count, (position + 1) * total // count
+        return Assignment(name, self.generation, list(range(first, end)))
+
+
+class Sharing:
+    """All groups whose members share partitions, by group and topic."""
+
+    def __init__(self, clock_us: Callable[[], int], random_bytes: Callable[[int], bytes]) -> None:
+        self._clock_us = clock_us
+        self._random_bytes = random_bytes
+        self._shared: dict[tuple[str, str], _Shared] = {}
+
+    def join(
+        self, group: str, topic: str, partitions: int, owner: str, member: str, timeout_ms: int
+    ) -> Assignment:
+        """A new member, or one that joins again. `owner`: the principal, whom its id belongs to."""
+        timeout_ms = timeout_ms or DEFAULT_TIMEOUT_MS
+        if not LEAST_TIMEOUT_MS <= timeout_ms <= MOST_TIMEOUT_MS:
+            detail = f"a timeout has {LEAST_TIMEOUT_MS} to {MOST_TIMEOUT_MS} ms, not {timeout_ms}"
+            raise BrokerError(Code.INVALID_REQUEST, detail)
+        shared = self._find(group, topic, partitions)
+        known = shared.members.get(member)
+        if known is None or known.owner != owner:
+            if len(shared.members) >= MAX_MEMBERS:
+                detail = f"group {group!r} has {MAX_MEMBERS} members here, the most there can be"
+                raise BrokerError(Code.LIMIT_REACHED, detail)
+            member = self._random_bytes(MEMBER_ID_BYTES).hex()
+            known = shared.members[member] = _Member(owner, 0)
+            shared.generation += 1
+        known.timeout_us = timeout_ms * MILLISECOND_US
+        known.expires_us = self._clock_us() + known.timeout_us
+        return shared.assigned(member)
+
+    def heartbeat(
+        self, group: str, topic: str, partitions: int, owner: str, member: str
+    ) -> Assignment:
+        """The member is alive; what it reads from now on."""
+        shared = self._of(group, topic, owner, member, partitions)
+        known = shared.members[member]
+        known.expires_us = self._clock_us() + known.timeout_us
+        return shared.assigned(member)
+
+    def leave(self, group: str, topic: str, partitions: int, owner: str, member: str) -> None:
+        shared = self._of(group, topic, owner, member, partitions)
+        del shared.members[member]
+        shared.generation += 1
+        if not shared.members:
+            del self._shared[group, topic]
+
+    def forget_topic(self, topic: str) -> None:
+        for place in [place for place in self._shared if place[1] == topic]:
+            del self._shared[place]
+
+    def _find(self, group: str, topic: str, partitions: int) -> _Shared:
+        now_us = self._clock_us()
+        shared = self._shared.get((group, topic))
+        if shared is None:
+            if len(self._shared) >= MAX_SHARED_GROUPS:
+                self._drop_silent(now_us)
+            shared = self._shared[group, topic] = _Shared(partitions)
+        shared.look(now_us, partitions)
+        return shared
+
+    def _drop_silent(self, now_us: int) -> None:
+        """Groups whose members have all gone silent: nobody asks for them any more."""
+        for place, shared in list(self._shared.items()):
+            if all(member.expires_us <= now_us for member in shared.members.values()):
+                del self._shared[place]
+        if len(self._shared) >= MAX_SHARED_GROUPS:
+            detail = f"{MAX_SHARED_GROUPS} groups share partitions, the most there can be"
+            raise BrokerError(Code.LIMIT_REACHED, detail)
+
+    def _of(self, group: str, topic: str, owner: str, member: str, partitions: int) -> _Shared:
+        """The group of a member that is in it; raises for others, who have to join again."""
+        shared = self._shared.get((group, topic))
+        if shared is not None:
+            shared.look(self._clock_us(), partitions)
+            known = shared.members.get(member)
+            if known is not None and known.owner == owner:
+                return shared
+        detail = f"{member!r} is no member of group {group!r} on this topic any more: join again"
+        raise BrokerError(Code.INVALID_REQUEST, detail)

@@ -1,0 +1,38 @@
+"""JOIN_GROUP, HEARTBEAT and LEAVE_GROUP: members of a group share the partitions of a topic.
+
+Opcodes of ours, for clients that want it; a SUBSCRIBE with an explicit partition is in no assignment. The
+id of a member outlives its connection, so that a client can reconnect and go on.
+"""
+
+from penstock.broker.sharing import Assignment
+from penstock.sessions.flymq.conversation import Call, Conversation
+from penstock.sessions.flymq.groups import check_group
+from penstock.sessions.flymq.topics import OK
+from penstock.wire.flymq import messages as m
+
+
+def join_group(session: Conversation, call: Call, request: m.JoinGroup) -> None:
+    check_group(request.group)
+    partitions = session.topic(request.topic).partitions
+    owner, member = session.principal.name, request.member
+    place = request.group, request.topic, partitions
+    found = session.port.sharing.join(*place, owner, member, request.timeout_ms)
+    session.port.join_group(session, request.group, request.topic)
+    session.reply(call, _told(found))
+
+
+def heartbeat(session: Conversation, call: Call, request: m.Heartbeat) -> None:
+    """The generation of the request is for servers that fence by it; the answer has the current one."""
+    place = request.group, request.topic, session.topic(request.topic).partitions
+    found = session.port.sharing.heartbeat(*place, session.principal.name, request.member)
+    session.reply(call, _told(found))
+
+
+def leave_group(session: Conversation, call: Call, request: m.LeaveGroup) -> None:
+    place = request.group, request.topic, session.topic(request.topic).partitions
+    session.port.sharing.leave(*place, session.principal.name, request.member)
+    session.reply(call, OK)
+
+
+def _told(found: Assignment) -> m.Assignment:
+    return m.Assignment(found.member, found.generation, found.partitions)
