@@ -18,11 +18,13 @@ Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
 File = Annotated[str, typer.Argument(help="A file, or - for standard input.")]
 Version = Annotated[int, typer.Option("-v", "--version", min=0, help="0: the latest.")]
 # By the end of a file's name.
-TYPES: Final = {".json": "json"}
+TYPES: Final = {".json": "json", ".avsc": "avro", ".proto": "protobuf"}
 
 
 class Type(StrEnum):
     JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
 
 
 class Compatibility(StrEnum):

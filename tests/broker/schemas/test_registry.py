@@ -121,6 +121,16 @@ def test_a_missing_library_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) 
     assert text == ("json schemas need the module jsonschema_rs: pip install 'penstock[schemas]'")
 
 
+def test_another_type_is_another_schema(bench: Bench) -> None:
+    known = registry(bench)
+    known.register("u", "json", b"{}")
+    code, text = refused(lambda: known.register("u", "avro", b'"string"'))
+    assert code is Code.INCOMPATIBLE_SCHEMA and text.endswith("version 1 is of type json")
+    known.set_compatibility("u", "none")
+    assert known.register("u", "avro", b'"string"').kind == "avro"
+    assert known.register("u", "proto", b'syntax = "proto3"; message A {}').kind == "protobuf"
+
+
 # --- compatibility --------------------------------------------------------------------------------
 
 OPEN = b'{"type":"object","properties":{"a":{"type":"integer"}}}'

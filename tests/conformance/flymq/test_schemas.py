@@ -268,3 +268,32 @@ def test_a_replay_is_validated_again(fresh: LiveServer) -> None:
         bind(fresh, "t", "", "reject")
         assert peer.want(0x21, text("t") + text("0-0"))[:1] == b"\1"
         assert peer.fetch("t")[0] == [(0, b"", b"{}")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "definition", "good", "bad"),
+    [
+        (b"avro", b"avro", b'{"type":"array","items":"int"}', b"\x02\x0e\x00", b"\x02\x0e"),
+        (
+            b"proto",
+            b"protobuf",
+            b'syntax = "proto3"; message A { int32 n = 1; }',
+            b"\x08\x07",
+            b"\x10\x07",
+        ),
+    ],
+)
+def test_avro_and_protobuf(
+    fresh: LiveServer, kind: bytes, stored: bytes, definition: bytes, good: bytes, bad: bytes
+) -> None:
+    with FlyMQPeer(fresh.port()) as peer:
+        request = text("u") + bytes((len(kind),)) + kind + blob(definition)
+        row = text("u") + bytes((len(stored),)) + stored + b"\0\0\0\1"
+        assert peer.want(0x10, request) == row
+        assert peer.want(0x13, text("u") + blob(good)) == b"\1" + bytes(4)
+        assert peer.want(0x13, text("u") + blob(bad))[:5] == b"\0\0\0\0\1"
+        peer.create("t")
+        bind(fresh, "t", "u")
+        peer.produce("t", good)
+        assert peer.ask(0x01, produce("t", bad)).opcode == 0xFF
+        assert [value for _, _, value in peer.fetch("t")[0]] == [good]

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 from penstock.broker.errors import BrokerError, Code
 
 # What the kind is called on the wire and at the command line, with its module here.
-_MODULES: Final = {"json": "json_schema"}
+_MODULES: Final = {"json": "json_schema", "avro": "avro", "protobuf": "protobuf"}
+_OTHER_NAMES: Final = {"proto": "protobuf"}
 
 # Errors that are told of one message: enough to repair it, and never a long answer to a short request.
 MAX_ERRORS: Final = 8
@@ -49,9 +50,10 @@ class Validator(Protocol):
 
 
 def kind_of(name: str) -> str:
-    if name not in _MODULES:
+    kind = _OTHER_NAMES.get(name, name)
+    if kind not in _MODULES:
         raise BrokerError(Code.INVALID_SCHEMA, f"unsupported schema type: {shortened(name)}")
-    return name
+    return kind
 
 
 def compile_definition(kind: str, definition: bytes, limits: Limits) -> Validator:
@@ -63,12 +65,12 @@ def compile_definition(kind: str, definition: bytes, limits: Limits) -> Validato
         )
     try:
         module = import_module(f"penstock.broker.schemas.{_MODULES[kind]}")
+        validator: Validator = module.compile_definition(definition, limits)
     except ModuleNotFoundError as error:
         raise BrokerError(
             Code.SCHEMAS_NOT_INSTALLED,
             f"{kind} schemas need the module {error.name}: pip install 'penstock[schemas]'",
         ) from None
-    validator: Validator = module.compile_definition(definition, limits)
     return validator
 
 
