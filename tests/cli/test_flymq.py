@@ -136,6 +136,10 @@ def test_messages_with_a_time_to_live(run: Run, server: LiveServer) -> None:
     ("options", "words"),
     [
         (("--ttl", "1 h"), "--ttl needs --protocol flymq"),
+        (("--delay", "1 h"), "--delay needs --protocol flymq"),
+        (("--delay", "1 h", "-p", "0", *FLYMQ), "--delay goes with neither --message-key"),
+        (("--delay", "1 h", "--ttl", "1 h", *FLYMQ), "--ttl and --delay do not go together"),
+        (("--delay", "2 d", *FLYMQ), "delay 48h0m0s exceeds maximum allowed delay 24h0m0s"),
         (("--ttl", "soon", *FLYMQ), '--ttl soon: a time such as "250 ms"'),
         (
             ("--ttl", "1 h", "-K", "k", *FLYMQ),
@@ -145,4 +149,12 @@ def test_messages_with_a_time_to_live(run: Run, server: LiveServer) -> None:
 )
 def test_a_time_to_live_that_cannot_be(run: Run, options: tuple[str, ...], words: str) -> None:
     code, _, errors = run("pub", "untimed", "message", *options)
-    assert code == ExitCode.USAGE and words in " ".join(errors.split())
+    wrong = ExitCode.FAILED if "2 d" in options else ExitCode.USAGE
+    assert code == wrong and words in " ".join(errors.split())
+
+
+def test_messages_with_a_delay(run: Run, server: LiveServer) -> None:
+    assert run("pub", "later", "message", "--delay", "1 h", *FLYMQ)[0] == 0
+    assert server.call(lambda: server.server.broker.delayed.pending) == 1
+    assert run("pub", "soon", "message", "--delay", "1 ms", *FLYMQ)[0] == 0
+    assert run("sub", "soon", "--from", "earliest", "-n", "1", *FLYMQ)[1] == ["message"]

@@ -16,6 +16,7 @@ from penstock.broker.access.grants import Grants
 from penstock.broker.access.refusals import Refusals
 from penstock.broker.access.rights import Operation, refusal
 from penstock.broker.counters import ProtocolCounters
+from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delivery.backlog import Backlog
 from penstock.broker.delivery.collection import Collection, Delivery
 from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
@@ -116,11 +117,13 @@ class Broker:
         self.render_metrics: Callable[[], Pending[str]] = lambda: self.aside(str)
         self._told_open_login = False
         self._closed = False
+        self.delayed = DelayedMessages(self)
         schedule(TICK_S, self._tick)
 
     def close(self) -> None:
         """Writes pending acknowledgements; the engine is closed afterwards."""
         self._closed = True
+        self.delayed.closed = True
         self.subscriptions.close()
         self.schemas.registry.close()
         self.backlog.flush()

@@ -58,6 +58,7 @@ class Code(Enum):
     SCHEMA_VIOLATION = (33, False, "the message does not fit the schema of the topic")
     SCHEMA_IN_USE = (34, False, "a topic is bound to the schema")
     SCHEMAS_NOT_INSTALLED = (35, False, "schemas need the extra: pip install 'penstock[schemas]'")
+    UNKNOWN_DELAYED_MESSAGE = (38, False, "no such delayed message, or it is delivered already")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number

@@ -40,6 +40,8 @@ class BrokerOptions:
     max_schemas: int = 1_000
     max_schema_bytes: int = 64 * 1024
     max_schema_depth: int = 32
+    max_delayed_messages: int = 20_000_000
+    max_delay_us: int = 24 * 3600 * SECOND_US
     # Of one principal.
     max_open_transactions: int = 1_000
     max_staged_bytes: int = 64 * 1024**3

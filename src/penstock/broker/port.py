@@ -7,6 +7,7 @@ from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.accounts import Accounts
 from penstock.broker.access.rights import Operation
 from penstock.broker.counters import ProtocolCounters
+from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delivery.collection import Delivery
 from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
 from penstock.broker.delivery.subscription import Subscription
@@ -101,6 +102,10 @@ class Port(Protocol):
     # dead letters
     @property
     def dead_letter_queue(self) -> DeadLetterQueue: ...
+
+    # delayed messages
+    @property
+    def delayed(self) -> DelayedMessages: ...
 
     # groups
     def commit_offset(

@@ -44,6 +44,9 @@ class FlyMQOutbox:
         if extras.ttl_ms is not None:
             self._client.produce_with_ttl(self._topic, values, extras.ttl_ms)
             return
+        if extras.delay_ms is not None:
+            self._client.produce_delayed(self._topic, values, extras.delay_ms)
+            return
         keys = None if extras.key is None else [extras.key] * len(values)
         self._client.produce_many(self._topic, values, keys=keys, partition=extras.partition)
 
@@ -59,8 +62,12 @@ def open_outbox(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
     """FlyMQ has no QoS: what is confirmed is on disk."""
     from penstock.client.flymq import connect_flymq
 
-    if extras.ttl_ms is not None and (extras.key is not None or extras.partition is not None):
-        raise typer.BadParameter("--ttl goes with neither --message-key nor --partition in FlyMQ")
+    timed = [one for one in (extras.ttl_ms, extras.delay_ms) if one is not None]
+    if len(timed) > 1:
+        raise typer.BadParameter("--ttl and --delay do not go together in FlyMQ")
+    if timed and (extras.key is not None or extras.partition is not None):
+        name = "--delay" if extras.ttl_ms is None else "--ttl"
+        raise typer.BadParameter(f"{name} goes with neither --message-key nor --partition in FlyMQ")
     with connect_flymq(
         target.server, user=target.user or "", key=target.key, settings=target.settings()
     ) as client:

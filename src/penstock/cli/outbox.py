@@ -32,6 +32,7 @@ PARTITION_NEEDS_RUSTLOG: Final = (
     "--partition needs --protocol rustlog or flymq; BlipMQ cannot choose one"
 )
 TTL_NEEDS_FLYMQ: Final = "--ttl needs --protocol flymq; the other protocols cannot say it"
+DELAY_NEEDS_FLYMQ: Final = "--delay needs --protocol flymq; the other protocols cannot say it"
 KEY_NEEDS_FLYMQ: Final = "--message-key needs --protocol flymq; the other protocols have no keys"
 
 
@@ -146,11 +147,12 @@ class RustLogOutbox:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What only some protocols have: a partition, a key of the messages, a time to live."""
+    """What only some protocols have: a partition, a key of the messages, a time to live, a delay."""
 
     partition: int | None = None
     key: bytes | None = None
     ttl_ms: int | None = None
+    delay_ms: int | None = None
 
 
 # target, topic, QoS, what else was asked for
@@ -186,6 +188,8 @@ def _require_plain(extras: Extras) -> None:
         raise typer.BadParameter(KEY_NEEDS_FLYMQ)
     if extras.ttl_ms is not None:
         raise typer.BadParameter(TTL_NEEDS_FLYMQ)
+    if extras.delay_ms is not None:
+        raise typer.BadParameter(DELAY_NEEDS_FLYMQ)
 
 
 def requests(values: list[bytes]) -> Iterator[list[bytes]]:

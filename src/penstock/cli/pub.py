@@ -77,6 +77,10 @@ def publish(
         str | None,
         typer.Option("--ttl", metavar="TIME", help="FlyMQ: deliver none later than this, as 30s."),
     ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", metavar="TIME", help="FlyMQ: deliver after this time, as 5m."),
+    ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Repeat MESSAGE.")] = 1,
     file: Annotated[
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Read this instead of stdin.")
@@ -97,16 +101,19 @@ def publish(
         chunks = repeated(text, count) if stream is None else read(stream)
         by_line = stream is not None and not raw
         key = None if message_key is None else message_key.encode("utf-8", "surrogateescape")
-        extras = Extras(partition, key, None if ttl is None else _milliseconds(ttl, "--ttl"))
+        times = _milliseconds(ttl, "--ttl"), _milliseconds(delay, "--delay")
+        extras = Extras(partition, key, *times)
         opened = _outbox_of(protocol)(target, topic, qos, extras)
         published = _publish_all(opened, chunks, count, by_line)
     if sys.stderr.isatty():
         typer.echo(f"published {published} to {topic}", err=True)
 
 
-def _milliseconds(text: str, option: str) -> int:
+def _milliseconds(text: str | None, option: str) -> int | None:
     from penstock.server.config.units import parse_time_us
 
+    if text is None:
+        return None
     try:
         return max(parse_time_us(text) // 1_000, 1)
     except ValueError as error:

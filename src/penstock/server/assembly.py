@@ -115,6 +115,8 @@ def live_options(config: Config) -> dict[str, Any]:
         "max_schemas": config.limits.schemas,
         "max_schema_bytes": config.limits.schema_bytes,
         "max_schema_depth": config.limits.schema_depth,
+        "max_delayed_messages": config.limits.delayed_messages,
+        "max_delay_us": config.limits.delay_us,
         "max_open_transactions": config.limits.transactions_per_key,
         "max_staged_bytes": config.limits.staged_bytes_per_key,
     }

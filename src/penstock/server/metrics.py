@@ -108,6 +108,7 @@ class Metrics:
             yield from _protocols(self.broker)
             yield from _subscriptions(self.broker)
             yield from _transactions(self.broker)
+            yield from _delayed(self.broker)
         if statistics is not None:
             yield from self._log(statistics)
         if self.flight is not None:
@@ -278,6 +279,14 @@ def _subscriptions(broker: Broker) -> Iterator[Metric]:
     yield _counter(
         "expired_subscriptions", "Subscriptions that nobody used.", counters.orphans_expired
     )
+
+
+def _delayed(broker: Broker) -> Iterator[Metric]:
+    delayed = broker.delayed
+    yield _gauge("delayed_messages", "Messages that are not due yet.", delayed.pending)
+    yield _gauge("delayed_messages_limit", "The limit.", broker.options.max_delayed_messages)
+    yield _counter("delayed_delivered", "Delivered when they were due.", delayed.delivered)
+    yield _counter("delayed_cancelled", "Cancelled before they were due.", delayed.cancelled)
 
 
 def _flight(host: FlightHost) -> Iterator[Metric]:

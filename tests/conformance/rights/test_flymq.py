@@ -67,6 +67,8 @@ def request(number: int, topic: str, group: str) -> bytes:
         0x15: lambda: text("none") + bytes(4),
         0x20: lambda: text(topic) + bytes(4),
         0x21: lambda: text(topic) + text("0-0"),
+        0x30: lambda: text(topic) + blob(b"late") + bytes(8),
+        0x31: lambda: text("delayed-1"),
         0x35: lambda: text(topic) + blob(b"brief") + bytes(8),
         0x43: lambda: text("txn-1") + text(topic) + blob(b"more"),
         0x50: lambda: text("n2:9093"),

@@ -75,6 +75,7 @@ class Operation(Enum):
     PUBLISH = ("write", Scope.TOPIC, "publish to topic")
     CREATE_TOPIC = ("write", Scope.TOPIC, "create topic")
     STAGE_RECORDS = ("write", Scope.TOPIC, "stage records for topic", True)
+    CANCEL_DELAYED = ("write", Scope.ANY_TOPIC, "cancel delayed messages")
     USE_TRANSACTIONS = ("write", Scope.ANY_TOPIC, "use transactions", True)
     OPEN_TRANSACTION = ("write", Scope.ANY_TOPIC, "begin transactions")
     END_TRANSACTION = ("write", Scope.ANY_TOPIC, "end transactions")

@@ -160,6 +160,9 @@ class DeadLetterQueue:
         if source is not None:
             broker.schemas.check(source, records)
         (part,) = broker.place(principal, topic, records)
+        source = broker.ensure_topic(topic, principal.name)
+        if source.settings.schema:
+            broker.schemas.check(source, records)
         target = topic, part.partition, records.encoded(broker.clock_us)
         earliest = broker.engine.offsets(info.name, letter.partition)[0]
         return lambda: self._commit(info, letter, target, earliest, force)

@@ -144,14 +144,31 @@ class FlyMQClient:
         self, topic: str, values: Sequence[bytes], ttl_ms: int
     ) -> list[m.RecordMetadata]:
         """As produce_many; the records are delivered to nobody when they are this old. 0: for ever."""
-        what = _what(0x35, topic)
+        frames = [encode_request(0x35, a.ProduceWithTtl(topic, one, ttl_ms)) for one in values]
+        return await self._produce_frames(0x35, topic, frames)
+
+    async def produce_delayed(
+        self, topic: str, values: Sequence[bytes], delay_ms: int
+    ) -> list[m.RecordMetadata]:
+        """As produce_many; the records come into the topic when the delay is over. The offset of each
+        answer is an id for `cancel_delayed`."""
+        frames = [encode_request(0x30, a.ProduceDelayed(topic, one, delay_ms)) for one in values]
+        return await self._produce_frames(0x30, topic, frames)
+
+    async def cancel_delayed(self, number: int) -> None:
+        """Refused when the message is there already, or was cancelled."""
+        await self._change(0x31, a.CancelDelayed(f"delayed-{number}"), f"delayed-{number}")
+
+    async def _produce_frames(
+        self, opcode: int, topic: str, frames: list[bytes]
+    ) -> list[m.RecordMetadata]:
+        what = _what(opcode, topic)
         sent = []
-        for start in range(0, len(values), SENT_TOGETHER):
-            chunk = values[start : start + SENT_TOGETHER]
-            frames = [encode_request(0x35, a.ProduceWithTtl(topic, one, ttl_ms)) for one in chunk]
-            sent.append(await self._asking.begin(b"".join(frames), len(chunk), 1, what))
+        for start in range(0, len(frames), SENT_TOGETHER):
+            chunk = frames[start : start + SENT_TOGETHER]
+            sent.append(await self._asking.begin(b"".join(chunk), len(chunk), 1, what))
         replies = [reply for begun in sent for reply in await self._asking.answer(begun, what)]
-        return [self._asking.expect(reply, 0x35, m.RecordMetadata, what) for reply in replies]
+        return [self._asking.expect(reply, opcode, m.RecordMetadata, what) for reply in replies]
 
     async def get(self, topic: str, partition: int, offset: int) -> m.Consumed:
         """The record of exactly this offset."""

@@ -161,6 +161,9 @@ class LimitsConfig(Section, frozen=True):
     schema_depth: Annotated[
         int, count(most=100), "Levels of nested objects and lists in a definition."
     ] = 32
+    # Nine bytes of memory each while they are pending, and their bytes on disk until their hour is over.
+    delayed_messages: Annotated[Count, "Delayed messages that are pending."] = 20_000_000
+    delay_us: Annotated[Time, "The longest delay of a message."] = 24 * 3600 * SECOND_US
     # A job has one for each query and batch. What is forgotten stays open until its time is over.
     transactions_per_key: Annotated[Count, "Open transactions of one API key."] = 1_000
     # On the disk until the commit, which writes it a second time.

@@ -65,6 +65,8 @@ OPERATIONS: Final[dict[int, Row]] = {
     0x20: Row(Operation.READ_DEAD_LETTERS, dead_letters.fetch),
     0x21: Row(Operation.REPLAY_DEAD_LETTER, dead_letters.replay),
     0x22: Row(Operation.PURGE_DEAD_LETTERS, dead_letters.purge),
+    0x30: Row(Operation.PUBLISH, timed.produce_delayed, changes=True),
+    0x31: Row(Operation.CANCEL_DELAYED, timed.cancel_delayed),
     0x35: Row(Operation.PUBLISH, timed.produce_with_ttl, changes=True),
     0x40: Row(Operation.OPEN_TRANSACTION, transactions.begin),
     0x41: Row(Operation.END_TRANSACTION, transactions.commit),

@@ -1,0 +1,1 @@
+"""Delayed messages: kept in internal topics, one for each hour, until they are due."""

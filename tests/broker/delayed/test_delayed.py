@@ -1,0 +1,197 @@
+"""Delayed messages on a real log: order, due times, cancels, restarts, hours that go."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from broker.bench import ANYBODY, Bench
+from kit.partitions import Clock
+
+from penstock.broker.access.access import Principal
+from penstock.broker.delayed.hour import HOUR_MS, PREFIX
+from penstock.broker.delayed.messages import FIRED_AT_ONCE
+from penstock.broker.errors import BrokerError, Code
+from penstock.broker.options import BrokerOptions
+
+START_US = 1_700_000_000_000_000
+DAY_MS = 24 * HOUR_MS
+
+
+def open_bench(directory: str, now_us: int = START_US, **options: int) -> Bench:
+    clock = Clock()
+    clock.now_us = now_us
+    chosen = BrokerOptions(**options)  # type: ignore[arg-type]  # numbers
+    bench = Bench(directory, chosen, clock=clock, commit_threads=1)
+    bench.broker._run = lambda work: threading.Thread(target=work).start()
+    return bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    opened = open_bench(str(tmp_path / "data"))
+    yield opened
+    opened.close()
+
+
+def until(bench: Bench, condition: Callable[[], object]) -> None:
+    """Runs timers that are due and completions, and waits for the next of these."""
+    while not condition():
+        if not bench.run_posted():
+            bench.run_one()
+
+
+def produce(bench: Bench, *delays_ms: int, topic: str = "t") -> list[int]:
+    """Messages named after their delays; their ids."""
+    accepted = [
+        bench.broker.delayed.produce(ANYBODY, topic, b"%d" % delay_ms, delay_ms)
+        for delay_ms in delays_ms
+    ]
+    until(bench, lambda: all(one.done for one in accepted))
+    return [one.result() for one in accepted]
+
+
+def cancel(bench: Bench, number: int, principal: Principal = ANYBODY) -> None:
+    done = bench.broker.delayed.cancel(principal, number)
+    until(bench, lambda: done.done)
+    done.result()
+
+
+def code_of(call: Callable[[], object]) -> Code:
+    with pytest.raises(BrokerError) as caught:
+        call()
+    return caught.value.code
+
+
+def values(bench: Bench, topic: str = "t") -> list[bytes]:
+    return bench.values(topic) if bench.engine.topic(topic) is not None else []
+
+
+def passes(bench: Bench, milliseconds: int, delivered: int) -> None:
+    """Until so many were delivered since the start."""
+    bench.advance(milliseconds)
+    until(bench, lambda: bench.broker.delayed.delivered >= delivered)
+
+
+def hours(bench: Bench) -> list[str]:
+    return [name for name in bench.engine.topic_names(None, 100) if name.startswith(PREFIX)]
+
+
+def test_they_come_when_they_are_due_in_that_order(bench: Bench) -> None:
+    produce(bench, 300, 100, 200, 5_000)
+    bench.advance(99)
+    bench.run_posted()
+    assert values(bench) == [] and bench.broker.delayed.pending == 4
+    passes(bench, 1, 1)
+    assert values(bench) == [b"100"]
+    passes(bench, 200, 3)
+    assert values(bench) == [b"100", b"200", b"300"]
+    passes(bench, 4_700, 4)
+    assert values(bench)[3:] == [b"5000"] and bench.broker.delayed.pending == 0
+
+
+def test_a_delay_below_nothing_is_none(bench: Bench) -> None:
+    produce(bench, -5, 0)
+    passes(bench, 1, 2)
+    assert values(bench) == [b"-5", b"0"]
+
+
+def test_an_earlier_one_goes_before_those_that_wait(bench: Bench) -> None:
+    produce(bench, 60_000)
+    produce(bench, 50)
+    passes(bench, 50, 1)
+    assert values(bench) == [b"50"]
+
+
+def test_a_large_number_at_one_time(bench: Bench) -> None:
+    count = 2 * FIRED_AT_ONCE + 7
+    produce(bench, *[1_000] * count)
+    passes(bench, 1_000, count)
+    assert len(values(bench)) == count and bench.broker.delayed.pending == 0
+
+
+def test_hours_come_and_go(bench: Bench) -> None:
+    produce(bench, 10, HOUR_MS, 2 * HOUR_MS, topic="a")
+    produce(bench, 2 * HOUR_MS + 1, topic="b")
+    assert len(hours(bench)) == 3
+    passes(bench, 10, 1)
+    passes(bench, HOUR_MS, 2)
+    passes(bench, HOUR_MS + 10, 4)
+    assert values(bench, "a") == [b"10", b"%d" % HOUR_MS, b"%d" % (2 * HOUR_MS)]
+    bench.advance(HOUR_MS)
+    until(bench, lambda: not hours(bench))
+
+
+def test_cancelled_ones_do_not_come(bench: Bench) -> None:
+    first, second, third = produce(bench, 100, 200, 300)
+    cancel(bench, second)
+    assert bench.broker.delayed.pending == 2
+    assert code_of(lambda: cancel(bench, second)) is Code.UNKNOWN_DELAYED_MESSAGE
+    passes(bench, 300, 2)
+    assert values(bench) == [b"100", b"300"]
+    for number in (first, second, third, 0, 1 << 63, third + 1):
+        assert code_of(lambda number=number: cancel(bench, number)) is Code.UNKNOWN_DELAYED_MESSAGE  # type: ignore[misc]  # a default of a lambda
+    assert bench.broker.delayed.cancelled == 1
+
+
+def test_who_may_not_publish_may_not_cancel(bench: Bench) -> None:
+    (number,) = produce(bench, 100)
+    reader, other = Principal("r", "reader"), Principal("o", "user", ("x.*",))
+    assert code_of(lambda: cancel(bench, number, reader)) is Code.NOT_AUTHORIZED
+    assert code_of(lambda: cancel(bench, number, other)) is Code.UNKNOWN_DELAYED_MESSAGE
+    passes(bench, 100, 1)
+
+
+def test_limits(tmp_path: Path) -> None:
+    bench = open_bench(str(tmp_path / "data"), max_delayed_messages=2)
+    with pytest.raises(BrokerError, match="delay 25h0m0s exceeds maximum allowed delay 24h0m0s"):
+        produce(bench, DAY_MS + HOUR_MS)
+    produce(bench, 100, 200)
+    assert code_of(lambda: produce(bench, 1)) is Code.LIMIT_REACHED
+    passes(bench, 100, 1)
+    produce(bench, 1)
+    bench.close()
+
+
+@pytest.mark.parametrize("away_ms", [0, 150, 10_000, 3 * DAY_MS])
+def test_across_a_restart(tmp_path: Path, away_ms: int) -> None:
+    """What was delivered is not delivered again, what is late comes at once, in order."""
+    directory = str(tmp_path / "data")
+    bench = open_bench(directory)
+    ids = produce(bench, 100, 300, 200, HOUR_MS, 400)
+    cancel(bench, ids[4])
+    passes(bench, 100, 1)
+    bench.close()
+    again = open_bench(directory, bench.clock.now_us + away_ms * 1_000)
+    until(again, lambda: again.broker.delayed.pending + again.broker.delayed.delivered == 3)
+    until(again, lambda: all(hour.loaded for hour in again.broker.delayed._hours.values()))
+    produce(again, 50)
+    assert code_of(lambda: cancel(again, ids[4])) in (Code.UNKNOWN_DELAYED_MESSAGE,)
+    passes(again, HOUR_MS, 4)
+    found = values(again)
+    assert [one for one in found if one != b"50"] == [b"100", b"200", b"300", b"%d" % HOUR_MS]
+    assert found.count(b"50") == 1
+    again.close()
+
+
+def test_a_delivery_that_fails_is_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    produce(bench, 100, 200)
+    transactions = bench.engine.transactions
+    failures = [OSError(5, "broken")]
+
+    class Failing:
+        def commit_at_once(self, name: str, targets: object) -> None:
+            if failures:
+                raise failures.pop()
+            transactions.commit_at_once(name, targets)  # type: ignore[arg-type]  # handed on
+
+    bench.engine.transactions = Failing()  # type: ignore[assignment]  # a stand-in
+    bench.advance(200)
+    until(bench, lambda: "wait" in caplog.text)
+    bench.advance(1_000)
+    until(bench, lambda: bench.broker.delayed.delivered == 2)
+    bench.engine.transactions = transactions
+    assert values(bench) == [b"100", b"200"]
+    assert caplog.text.count("delayed messages that are due wait") == 1
