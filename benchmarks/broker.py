@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import broker_flymq as flymq
 from benchmarks import broker_servers as servers
+from benchmarks import broker_transactions as transactions
 from benchmarks.broker_blipmq import (
     Publisher,
     delivery_rate,
@@ -174,10 +175,31 @@ def tables(quick: bool) -> Iterator[Table]:
             "flymq binary": bench.flymq_fetch("flymq binary", "flymq", binary=True),
         }
         yield broker_table(published, quiet, Found(calls, rounds, limit_s))
+        yield transaction_table(bench.port, 10 if quick else 40)
         yield nats_table(bench, rounds, limit_s, publishing["qos1"], calls["produce"])
         add_generators(work, bench)
         yield work
     yield connections_table(quick)
+
+
+def transaction_table(port: int, rounds: int) -> Table:
+    count, parts = transactions.MESSAGES, len(transactions.TOPICS)
+    table = Table(f"FlyMQ, {count:,} messages of 100 bytes over {parts} partitions, durability ack")
+    found = transactions.measure(port, rounds)
+    table.add("PRODUCE, pipelined, until all durable", found.plain_ms, "ms")
+    ratio = found.transaction_ms / found.plain_ms
+    most = transactions.MOST_MORE_MS
+    table.rows.append(
+        Row(
+            f"in a transaction: {found.more_ms:.1f} ms more",
+            found.transaction_ms,
+            "ms",
+            ratio,
+            f"< {most:g} ms more",
+            found.more_ms < most,
+        )
+    )
+    return table
 
 
 def broker_table(published: Found, quiet: Sequence[int], found: Found) -> Table:
