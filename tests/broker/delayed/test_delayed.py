@@ -110,6 +110,15 @@ def test_a_large_number_at_one_time(bench: Bench) -> None:
     assert len(values(bench)) == count and bench.broker.delayed.pending == 0
 
 
+def test_large_messages_go_in_several_runs(bench: Bench) -> None:
+    sizes = [900_000 + number for number in range(12)]
+    accepted = [bench.broker.delayed.produce(ANYBODY, "t", bytes(size), 1_000) for size in sizes]
+    until(bench, lambda: all(one.done for one in accepted))
+    passes(bench, 1_000, len(sizes))
+    assert [len(value) for value in values(bench)] == sizes
+    assert bench.broker.delayed.pending == 0
+
+
 def test_hours_come_and_go(bench: Bench) -> None:
     produce(bench, 10, HOUR_MS, 2 * HOUR_MS, topic="a")
     produce(bench, 2 * HOUR_MS + 1, topic="b")

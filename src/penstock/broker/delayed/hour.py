@@ -106,6 +106,12 @@ class Hour:
             self.taken = found[-1]
         return found
 
+    def put_back(self, places: list[Place], taken: Place) -> None:
+        """Of those that were taken, what comes behind `taken` waits again."""
+        for place in places:
+            self.add(*place)
+        self.taken = taken
+
     def is_pending(self, place: Place) -> bool:
         return place > self.taken and place[1] not in self.cancelled
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 MILLISECOND_US: Final = 1_000
 # One transaction, which is written twice: some megabytes of ordinary messages.
 FIRED_AT_ONCE: Final = 2_000
+# And of large ones: what is over it waits for the next one. A single message may pass it.
+FIRED_BYTES: Final = 4 * 1024 * 1024
 # What is read of an hour at once for it.
 READ_BYTES: Final = 1024 * 1024
 # A disk that cannot be read may recover; what is damaged must not hold up the others for ever.
@@ -317,9 +319,15 @@ class DelayedMessages:
                 return
             logger.error("%s: they are not delivered", text)
         by_topic: dict[bytes, list[bytes]] = {}
-        for _, offset in places:
+        size = 0
+        for number, (_, offset) in enumerate(places):
+            topic, value = messages.get(offset, (b"", b""))
+            size += len(value)
+            if size > FIRED_BYTES and number:
+                hour.put_back(places[number:], places[number - 1])
+                places = places[:number]
+                break
             if offset in messages:
-                topic, value = messages[offset]
                 by_topic.setdefault(topic, []).append(value)
         self._commit(hour, places, by_topic)
 
