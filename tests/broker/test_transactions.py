@@ -235,10 +235,3 @@ def test_no_new_work_while_the_server_stops(bench: Bench) -> None:
     ):
         with pytest.raises(BrokerError, match="shutting down"):
             call()
-
-
-def test_an_operator_ends_one(bench: Bench) -> None:
-    one = begin(bench, ANN)
-    assert ended(bench, bench.broker.transactions.abort(one)) is None
-    assert bench.broker.transactions.abort(one) is None
-    assert commit(bench, one, ANN) is Code.TRANSACTION_NOT_OPEN

@@ -243,14 +243,6 @@ class OpenTransactions:
                 self.counters.rolled_back += 1
                 self._give_up(one)
 
-    def abort(self, id: str) -> Pending[object] | None:
-        """For an operator; None when there is no such one, or its commit is under way."""
-        found = self._open.get(id)
-        if found is None or found.ending is not None:
-            return None
-        self.counters.rolled_back += 1
-        return self._give_up(found)
-
     # --- looking at them -------------------------------------------------------------------------
 
     def _found(self, principal: Principal, user: object, id: str) -> OpenTransaction | None:
