@@ -28,7 +28,16 @@ class ProduceRun:
     """Requests with at least one record each, all to one partition, in one dialect. `next_offset` is the
     next offset of the partition when the run began."""
 
-    __slots__ = ("dialect", "next_offset", "partition", "parts", "size", "topic", "values")
+    __slots__ = (
+        "_done",
+        "dialect",
+        "next_offset",
+        "partition",
+        "parts",
+        "size",
+        "topic",
+        "values",
+    )
 
     def __init__(self, dialect: Dialect, topic: str, partition: int, next_offset: int) -> None:
         self.dialect = dialect
@@ -38,6 +47,7 @@ class ProduceRun:
         self.values: list[bytes] = []
         self.parts: list[tuple[wire.Produce, Slot]] = []
         self.size = 0
+        self._done: Callable[[int], None] | None = None
 
     def takes(self, dialect: Dialect, request: wire.Produce, slot: Slot) -> bool:
         return (
@@ -61,23 +71,27 @@ class ProduceRun:
             self._append_singly(append, done, guarded, error)
             return
 
-        def written(result: AppendToken) -> None:
-            if result.error is not None:
-                self._refuse(result.error)
-                done(len(self.parts))
-                return
-            offset = result.base_offset
-            if result.count != len(self.values):  # the others of a single request are dead letters
-                self.parts[0][1].reply = self.dialect.produced(max(offset, 0), result.count)
-                done(0)
-                return
-            for request, slot in self.parts:
-                count = len(request.records)
-                slot.reply = self.dialect.produced(offset, count)
-                offset += count
-            done(0)
+        self._done = done
+        token.on_done(guarded(self._written))
 
-        token.on_done(guarded(written))
+    def _written(self, result: AppendToken) -> None:
+        assert self._done is not None
+        # Not kept: it refers to the session, whose answers refer to this run.
+        done, self._done = self._done, None
+        if result.error is not None:
+            self._refuse(result.error)
+            done(len(self.parts))
+            return
+        offset = result.base_offset
+        if result.count != len(self.values):  # the others of a single request are dead letters
+            self.parts[0][1].reply = self.dialect.produced(max(offset, 0), result.count)
+            done(0)
+            return
+        for request, slot in self.parts:
+            count = len(request.records)
+            slot.reply = self.dialect.produced(offset, count)
+            offset += count
+        done(0)
 
     def _append_singly(
         self,
