@@ -29,6 +29,7 @@ class FlushTimers:
         # Tells the thread to look at the heap again; True ends it.
         self._nudges: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def plan(self, partition: Partition) -> None:
         due = self._monotonic() + partition.settings.flush_interval_ms / 1000
@@ -37,7 +38,7 @@ class FlushTimers:
                 return
             partition.flush_planned = True
             heapq.heappush(self._heap, (due, id(partition), partition))
-            if self._in_thread and self._thread is None:
+            if self._in_thread and self._thread is None and not self._closed:
                 # Most logs have no such topic.
                 self._thread = threading.Thread(
                     target=self._run, name="penstock-flush-timer", daemon=True
@@ -67,9 +68,13 @@ class FlushTimers:
         return wait_s
 
     def close(self) -> None:
-        if self._thread is not None:
+        """Ends the thread. What is planned after this is flushed when its partition is closed."""
+        with self._lock:  # a thread is started under it: one that is not started cannot be joined
+            self._closed = True
+            thread = self._thread
+        if thread is not None:
             self._nudges.put(True)
-            self._thread.join()
+            thread.join()
 
     def _run(self) -> None:
         ended = False
