@@ -1,5 +1,6 @@
-"""FlushTimers: the end of its thread, against a plan that comes at the same time. What it flushes, and when,
-is tested with the commit threads."""
+"""FlushTimers: the end of its thread, against a plan that comes at the same time.
+
+What it flushes, and when, is tested with the commit threads."""
 
 import threading
 import time
