@@ -133,3 +133,25 @@ def test_every_partition_has_one_reader(partitions: int, steps: list[tuple[str, 
         assert sorted(p for one in told for p in one.partitions) == list(range(partitions))
         sizes = [len(one.partitions) for one in told]
         assert max(sizes) - min(sizes) <= 1
+
+
+def test_members_have_a_limit_over_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(sharing, "MAX_MEMBERS_TOTAL", 3)
+    shared, clock = made()
+    for group in ("a", "b", "b"):
+        shared.join(group, "t", 1, "owner", "", 1_000)
+    for group in ("a", "c"):
+        with pytest.raises(BrokerError, match="groups have 3 members") as refused:
+            shared.join(group, "t", 1, "owner", "", 1_000)
+        assert refused.value.code is Code.LIMIT_REACHED
+    clock.now_us += SECOND_US
+    assert shared.join("c", "t", 1, "owner", "", 0).partitions == [0]
+
+
+def test_a_deleted_group_has_no_members() -> None:
+    shared, _ = made()
+    member = shared.join("g", "t", 2, "owner", "", 0).member
+    shared.forget("g", ["other", "t"])
+    with pytest.raises(BrokerError, match="join again"):
+        shared.heartbeat("g", "t", 2, "owner", member)

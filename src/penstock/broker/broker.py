@@ -44,7 +44,9 @@ from penstock.log.engine import (
     walk_groups,
     walk_topics,
 )
+from penstock.log.errors import InvalidGroupName
 from penstock.log.settings import TopicSettings, check_partitions
+from penstock.names import flaw
 from penstock.turns import GrowingDict
 
 # Offsets committed for partitions that do not exist: RustLog's binary dialect accepts them. In memory
@@ -107,7 +109,8 @@ class Broker:
             access, lambda: self.options.max_users, lambda: self.options.max_topic_rules
         )
         self.members = Members()
-        self.sharing = Sharing(clock_us, os.urandom)
+        # By the clock of the run: a wall clock that jumps throws nobody out.
+        self.sharing = Sharing(engine.run_us, os.urandom)
         # The newest append of each partition: a subscriber begins behind it.
         self._last_tokens: GrowingDict[str, dict[int, AppendToken]] = GrowingDict()
         self._turns = Turns()
@@ -313,6 +316,7 @@ class Broker:
             self.dead_letter_queue.forget(info.id)
         logger.info("topic %r was deleted by %s", topic, by)
         self.subscriptions.forget_topic(topic)
+        self.members.forget_topic(topic)
         self.sharing.forget_topic(topic)
         self._turns.forget(topic)
         self._last_tokens.pop(topic)
@@ -503,6 +507,7 @@ class Broker:
         if not found.intersection(topics):
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
         self.members.forget(group, topics)
+        self.sharing.forget(group, topics)
         return self.engine.delete_group(group, topic)
 
     def groups(self, principal: Principal) -> list[GroupRow]:
@@ -526,8 +531,16 @@ class Broker:
         raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
 
     def join_group(self, user: object, group: str, topic: str) -> None:
-        """The stream of this user reads the topic as a member of the group, until it leaves."""
+        """The stream of this user reads the topic as a member of the group, until it leaves. Raises
+        InvalidGroupName for a group that could never have an offset."""
+        reason = flaw(group)
+        if reason is not None and not self.engine.group(group):
+            raise InvalidGroupName(group, reason)
         self.members.join(user, group, topic)
+
+    def leave_group(self, user: object, group: str, topic: str) -> None:
+        """The user goes on without being a member."""
+        self.members.leave_one(user, group, topic)
 
     def committed_offset(
         self, group: str, topic: str, partition: int, *, anywhere: bool = False

@@ -41,10 +41,19 @@ class Members:
 
     def leave(self, user: object) -> None:
         for group, topic in self._joined.pop(user, ()):
-            users = self._members[group][topic]
-            users.discard(user)
-            if not users:
-                self._drop(group, topic)
+            self._leave(user, group, topic)
+
+    def leave_one(self, user: object, group: str, topic: str) -> None:
+        joined = self._joined.get(user, set())
+        if (group, topic) in joined:
+            joined.discard((group, topic))
+            self._leave(user, group, topic)
+
+    def _leave(self, user: object, group: str, topic: str) -> None:
+        users = self._members[group][topic]
+        users.discard(user)
+        if not users:
+            self._drop(group, topic)
 
     def forget(self, group: str, topics: Iterable[str]) -> None:
         """The group is deleted; a connection becomes a member again when it subscribes again."""
@@ -52,6 +61,11 @@ class Members:
             for user in self._members[group][topic]:
                 self._joined[user].discard((group, topic))
             self._drop(group, topic)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted."""
+        for group in [group for group, topics in self._members.items() if topic in topics]:
+            self.forget(group, [topic])
 
     def _drop(self, group: str, topic: str) -> None:
         del self._members[group][topic]

@@ -9,7 +9,7 @@ join again.
 Knows no rights and no connections. Belongs to the event loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.broker.errors import BrokerError, Code
@@ -20,8 +20,9 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 # Shorter, and a busy machine would throw out members that are alive; longer, and nobody reads theirs.
 LEAST_TIMEOUT_MS: Final = 1_000
 MOST_TIMEOUT_MS: Final = 300_000
-# A hundred bytes each.
+# Of one group on one topic, and of all: two hundred bytes each.
 MAX_MEMBERS: Final = 1_000
+MAX_MEMBERS_TOTAL: Final = 100_000
 MAX_SHARED_GROUPS: Final = 10_000
 MEMBER_ID_BYTES: Final = 8
 
@@ -89,9 +90,7 @@ class Sharing:
         shared = self._find(group, topic, partitions)
         known = shared.members.get(member)
         if known is None or known.owner != owner:
-            if len(shared.members) >= MAX_MEMBERS:
-                detail = f"group {group!r} has {MAX_MEMBERS} members here, the most there can be"
-                raise BrokerError(Code.LIMIT_REACHED, detail)
+            self._check_room(group, topic, shared)
             member = self._random_bytes(MEMBER_ID_BYTES).hex()
             known = shared.members[member] = _Member(owner, 0)
             shared.generation += 1
@@ -115,6 +114,11 @@ class Sharing:
         if not shared.members:
             del self._shared[group, topic]
 
+    def forget(self, group: str, topics: Iterable[str]) -> None:
+        """The group is deleted; its members have to join again."""
+        for topic in topics:
+            self._shared.pop((group, topic), None)
+
     def forget_topic(self, topic: str) -> None:
         for place in [place for place in self._shared if place[1] == topic]:
             del self._shared[place]
@@ -124,16 +128,37 @@ class Sharing:
         shared = self._shared.get((group, topic))
         if shared is None:
             if len(self._shared) >= MAX_SHARED_GROUPS:
-                self._drop_silent(now_us)
+                self._make_room(now_us)
             shared = self._shared[group, topic] = _Shared(partitions)
         shared.look(now_us, partitions)
         return shared
+
+    def _check_room(self, group: str, topic: str, shared: _Shared) -> None:
+        """Whether there may be one more member."""
+        if len(shared.members) >= MAX_MEMBERS:
+            detail = f"group {group!r} has {MAX_MEMBERS} members here, the most there can be"
+            raise BrokerError(Code.LIMIT_REACHED, detail)
+        if len(self._shared) * MAX_MEMBERS <= MAX_MEMBERS_TOTAL or not self._is_full():
+            return
+        self._drop_silent(self._clock_us())
+        if self._is_full():
+            if not shared.members:
+                self._shared.pop((group, topic), None)
+            detail = f"groups have {MAX_MEMBERS_TOTAL} members, the most there can be"
+            raise BrokerError(Code.LIMIT_REACHED, detail)
+        self._shared[group, topic] = shared  # which is new, and so has nobody who is not silent
+
+    def _is_full(self) -> bool:
+        return sum(len(one.members) for one in self._shared.values()) >= MAX_MEMBERS_TOTAL
 
     def _drop_silent(self, now_us: int) -> None:
         """Groups whose members have all gone silent: nobody asks for them any more."""
         for place, shared in list(self._shared.items()):
             if all(member.expires_us <= now_us for member in shared.members.values()):
                 del self._shared[place]
+
+    def _make_room(self, now_us: int) -> None:
+        self._drop_silent(now_us)
         if len(self._shared) >= MAX_SHARED_GROUPS:
             detail = f"{MAX_SHARED_GROUPS} groups share partitions, the most there can be"
             raise BrokerError(Code.LIMIT_REACHED, detail)

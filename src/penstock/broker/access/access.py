@@ -40,6 +40,7 @@ from penstock.broker.access.rights import (
     Operation,
     Scope,
     combined_role,
+    is_closed,
     is_internal,
     role_gives,
     roles_of,
@@ -395,7 +396,7 @@ class Access:
             return False
         scope = operation.scope
         if scope is Scope.TOPIC:
-            return self.allowed(principal, right, name)
+            return not is_closed(operation, name) and self.allowed(principal, right, name)
         if scope is Scope.SERVER:
             return self.allowed(principal, right, "")
         return self._has_right(principal, right) and all(

@@ -8,7 +8,7 @@ every role and compares the outcome with this table; docs/security.md shows it.
 
 The rule: a principal may do what its role allows, on topics that match its patterns, and may read and write
 the topics that a topic rule grants it (topic_rules.py). A rule takes nothing away. Topics whose names begin
-with `_` are internal: nobody publishes to them, admins read them, lists hide them.
+with `_` are internal: nobody publishes to them, deletes or purges them, admins read them, lists hide them.
 
 Knows no keys and no logins (access.py) and no protocol.
 """
@@ -110,6 +110,17 @@ class Operation(Enum):
         self.needs_key = needs_key
 
 
+# What the server keeps in internal topics was acknowledged, as delayed messages are: it alone removes it.
+CLOSED_ON_INTERNAL: Final = frozenset({Operation.DELETE_TOPIC, Operation.PURGE_TOPIC})
+
+
+def is_closed(operation: Operation, topic: str) -> bool:
+    """Whether nobody may do it, because the topic is internal."""
+    if operation.scope is not Scope.TOPIC or not is_internal(topic):
+        return False
+    return operation.right == "write" or operation in CLOSED_ON_INTERNAL
+
+
 def combined_role(roles: Iterable[str]) -> str:
     """The one role that allows what these allow together."""
     actions = frozenset[str]().union(*(ROLE_ACTIONS[role] for role in roles))
@@ -135,7 +146,7 @@ def role_gives(role: str, action: str, topic: str) -> bool:
 
 def refusal(who: str, operation: Operation, name: str) -> str:
     """One line: the principal, the operation, its object, and the right that is missing."""
-    if operation.scope is Scope.TOPIC and operation.right == "write" and is_internal(name):
+    if is_closed(operation, name):
         return (
             f"{who} may not {operation.words} {name!r}: that needs another name,"
             f" those that begin with {INTERNAL_PREFIX} belong to the server"

@@ -46,6 +46,8 @@ def compile_definition(definition: bytes, limits: Limits) -> "AvroValidator":
     try:
         schema = fastavro.parse_schema(written, expand=False)
         whole = _Names().whole(written, (), "")
+    except KeyError as error:
+        raise invalid_definition(f"{error} is missing") from None
     except _BAD_DEFINITION as error:
         raise invalid_definition(str(error) or type(error).__name__) from None
     return AvroValidator(schema, whole)

@@ -70,7 +70,8 @@ def _compiled(definition: bytes) -> Any:
         except subprocess.TimeoutExpired:
             raise invalid_definition("protoc did not come to an end") from None
         if done.returncode:
-            raise invalid_definition(done.stderr.decode("utf-8", "replace").partition("\n")[0])
+            words = done.stderr.decode("utf-8", "replace").partition("\n")[0]
+            raise invalid_definition(words.replace(f"{place}/", ""))  # a peer learns no path
         return descriptor_pb2.FileDescriptorSet.FromString(target.read_bytes())
 
 

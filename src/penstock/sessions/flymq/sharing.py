@@ -16,8 +16,8 @@ def join_group(session: Conversation, call: Call, request: m.JoinGroup) -> None:
     partitions = session.topic(request.topic).partitions
     owner, member = session.principal.name, request.member
     place = request.group, request.topic, partitions
-    found = session.port.sharing.join(*place, owner, member, request.timeout_ms)
     session.port.join_group(session, request.group, request.topic)
+    found = session.port.sharing.join(*place, owner, member, request.timeout_ms)
     session.reply(call, _told(found))
 
 
@@ -25,12 +25,14 @@ def heartbeat(session: Conversation, call: Call, request: m.Heartbeat) -> None:
     """The generation of the request is for servers that fence by it; the answer has the current one."""
     place = request.group, request.topic, session.topic(request.topic).partitions
     found = session.port.sharing.heartbeat(*place, session.principal.name, request.member)
+    session.port.join_group(session, request.group, request.topic)  # it may be a new connection
     session.reply(call, _told(found))
 
 
 def leave_group(session: Conversation, call: Call, request: m.LeaveGroup) -> None:
     place = request.group, request.topic, session.topic(request.topic).partitions
     session.port.sharing.leave(*place, session.principal.name, request.member)
+    session.port.leave_group(session, request.group, request.topic)
     session.reply(call, OK)
 
 
