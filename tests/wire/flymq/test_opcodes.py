@@ -1,14 +1,27 @@
 """Every opcode: the frames of the documents, and any bytes at all."""
 
+from collections.abc import Callable
+from functools import partial
+from gzip import compress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wire.flymq.strategies import ANYTHING, messages, payloads
 from wire.flymq.vectors import VECTORS, Vector
 
-from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
-from penstock.wire.flymq.frames import HEADER_BYTES, SDK, SPEC, FlyMQProtocolError
-from penstock.wire.flymq.layout import Kind, Message, Reader, layout_of, read_message, write_message
+from penstock.wire.flymq.frames import (
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    SDK,
+    SPEC,
+    FlyMQProtocolError,
+    Frame,
+    framed,
+)
+from penstock.wire.flymq.gzip import inflated
+from penstock.wire.flymq.layout import Message, Reader, layout_of, read_message, write_message
 from penstock.wire.flymq.opcodes import (
     OPCODES,
     Opcode,
@@ -16,6 +29,13 @@ from penstock.wire.flymq.opcodes import (
     encode_error,
     encode_reply,
     encode_request,
+)
+from penstock.wire.flymq.produce import (
+    PRODUCE,
+    TXN_PRODUCE,
+    ProduceRun,
+    decode_produce,
+    split_requests,
 )
 
 REQUESTS = [vector for vector in VECTORS if vector.side == "request"]
@@ -87,59 +107,61 @@ def test_a_request_that_is_cut_off_is_refused_or_lacks_an_optional_field(vector:
             row.decode_request(payload[:size])
 
 
-@given(row=any_opcode, payload=st.binary(max_size=64))
-def test_any_bytes_parse_or_are_refused(row: Opcode, payload: bytes) -> None:
-    for decode in (row.decode_request, lambda data: read_message(row.reply_in(SDK), Reader(data))):
+@given(data=st.data())
+def test_any_bytes_parse_or_are_refused(data: st.DataObject) -> None:
+    """The invariant of every parser: a message, or the peer's error, and nothing else."""
+    row: Opcode = data.draw(any_opcode)
+    kinds = [row.request, row.reply, row.reply_in(SDK)]
+    payload = data.draw(payloads(data.draw(st.sampled_from(kinds))))
+    decoders: list[Callable[[bytes], object]] = [row.decode_request, decode_error]
+    decoders += [partial(_read, kind) for kind in kinds]
+    if row.number in (PRODUCE, TXN_PRODUCE):
+        decoders.append(lambda raw: decode_produce(raw, row.number))
+    for decode in decoders:
         try:
             decode(payload)
         except FlyMQProtocolError as error:
-            assert error.what
+            assert error.what and 0 <= error.position <= len(payload)
+
+
+def _read(kind: type[Message], payload: bytes) -> Message:
+    return read_message(kind, Reader(payload))
+
+
+@given(data=st.data(), most=st.sampled_from([0, 64, MAX_PAYLOAD_BYTES]))
+def test_any_stream_splits_or_is_refused(data: st.DataObject, most: int) -> None:
+    """Whole frames of any content, cut anywhere: what is split is answered, the rest waits or ends it."""
+    rows = data.draw(st.lists(any_opcode, max_size=4))
+    frames = b"".join(
+        framed(row.number, data.draw(payloads(row.request)))[:3]
+        + data.draw(st.binary(min_size=1, max_size=1))
+        + framed(row.number, data.draw(payloads(row.request)))[4:]
+        for row in rows
+    )
+    buffer = frames[: data.draw(st.integers(0, len(frames)))] + data.draw(st.binary(max_size=12))
+    items, position, flaw = split_requests(buffer, 0, len(buffer), most)
+    assert 0 <= position <= len(buffer)
+    assert flaw is None or isinstance(flaw, FlyMQProtocolError)
+    assert all(isinstance(item, Frame | ProduceRun) for item in items)
+
+
+@given(payload=st.binary(max_size=80), wrapped=st.booleans(), most=st.integers(0, 100))
+def test_any_bytes_inflate_or_are_refused(payload: bytes, wrapped: bool, most: int) -> None:
+    try:
+        found = inflated(compress(payload, mtime=0) if wrapped else payload, most)
+        assert len(found) <= most and (not wrapped or found == payload)
+    except FlyMQProtocolError as error:
+        assert error.what
 
 
 # ---- round trips over the table ------------------------------------------------------------------
-
-_TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
-_BY_KIND = {
-    "u8": st.integers(0, 255),
-    "u16": st.integers(0, 0xFFFF),
-    "u32": st.integers(0, 0xFFFF_FFFF),
-    "i32": st.integers(-(1 << 31), (1 << 31) - 1),
-    "u64": st.integers(0, (1 << 64) - 1),
-    "i64": st.integers(-(1 << 63), (1 << 63) - 1),
-    "bool": st.booleans(),
-    "str": _TEXT,
-    "bstr": _TEXT,
-    "mode": _TEXT,
-    "filter": _TEXT,
-    "blob": st.binary(max_size=8),
-}
-_MESSAGES = {
-    one.__name__: one for one in (*vars(a).values(), *vars(m).values()) if isinstance(one, type)
-}
-
-
-def values_of(kind: Kind) -> st.SearchStrategy[object]:
-    name = kind.name.removeprefix("optional ")
-    if name in _BY_KIND:
-        return _BY_KIND[name]
-    if name.startswith("headed list of "):
-        elements = st.lists(messages(_MESSAGES[name.removeprefix("headed list of ")]), max_size=3)
-        return st.tuples(messages(m.FetchedAt), elements)
-    if name.startswith("list of "):
-        inner = name.removeprefix("list of ")
-        return st.lists(values_of(Kind(inner, 0, kind.read, kind.write)), max_size=3)
-    return messages(_MESSAGES[name.removeprefix("sized ")])
-
-
-def messages(message: type[Message]) -> st.SearchStrategy[Message]:
-    return st.builds(message, *[values_of(kind) for _, kind in layout_of(message)])
 
 
 @given(data=st.data(), trailing=st.binary(max_size=3))
 def test_what_is_written_is_read_again(data: st.DataObject, trailing: bytes) -> None:
     row = data.draw(any_opcode)
     for message in (row.request, row.reply, row.reply_in(SDK)):
-        value = data.draw(messages(message))
+        value = data.draw(messages(message, ANYTHING))
         reader = Reader(write_message(value) + trailing)
         assert read_message(message, reader) == value
         assert reader.left == len(trailing)
