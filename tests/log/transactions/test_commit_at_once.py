@@ -19,6 +19,7 @@ from penstock.log.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from penstock.log.metadata.transaction_rows import TransactionTable
 from penstock.log.metadata_errors import MetadataWriteFailed
 
 ALL: dict[str, list[bytes]] = {"a/0": [b"0", b"3"], "a/1": [b"1"], "b/0": [b"2"]}
@@ -184,3 +185,34 @@ def test_damage_in_the_metadata_rolls_back_what_was_not_begun(
     again = opened()
     assert again.transactions.state("q") == "unknown"
     assert everything(again) == NOTHING
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["in the order of decisions", "in another"])
+def test_a_start_finishes_many_that_were_stored(
+    engine: EmbeddedEngine, opened: Opener, monkeypatch: pytest.MonkeyPatch, turned: bool
+) -> None:
+    """A process that dies before it has noted the end of several commits, which were answered: they lie
+    behind each other in the same partitions, and none of them waits for another for ever."""
+    transactions = engine.transactions
+    monkeypatch.setattr(TransactionTable, "finish_soon", lambda *_: None)
+    late = [("a", 0, batch(b"late")), ("b", 0, batch(b"late"))]
+    if turned:  # decided first, stored last
+        apply = transactions._applier.apply
+        monkeypatch.setattr(transactions._applier, "apply", lambda *_, **__: True)
+        transactions.commit_at_once("late", late)
+        monkeypatch.setattr(transactions._applier, "apply", apply)
+    for name in ("q", "r", "s"):
+        transactions.commit_at_once(name, targets())
+    if not turned:
+        transactions.commit_at_once("late", late)
+    assert transactions.state("s") == "committing"
+    monkeypatch.undo()
+    again = opened()
+    for name in ("q", "r", "s", "late"):
+        assert again.transactions.state(name) == "committed"
+    assert everything(again) == {
+        "a/0": [b"0", b"3"] * 3 + [b"late"],
+        "a/1": [b"1"] * 3,
+        "b/0": [b"2"] * 3 + [b"late"],
+    }
+    assert again.statistics().transactions_unfinished == 0

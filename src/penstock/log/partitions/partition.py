@@ -107,6 +107,11 @@ class Partition(LoopAppends):
             self._visible.release(transaction_id)
             return Outcome(wakes=self._show())
 
+    def is_held_before(self, transaction_id: int, other_id: int) -> bool:
+        """Whether another transaction keeps back what this one shows here."""
+        with self._lock:
+            return self._visible.is_held_before(transaction_id, other_id)
+
     # --- segments --------------------------------------------------------------------------------
 
     def roll(self, oldest_us: int) -> int:

@@ -66,6 +66,11 @@ class Visibility:
     def release(self, transaction_id: int) -> None:
         del self._holds[transaction_id]
 
+    def is_held_before(self, transaction_id: int, other_id: int) -> bool:
+        """Whether the other one keeps back what this one shows."""
+        own, other = self._holds.get(transaction_id), self._holds.get(other_id)
+        return own is not None and other is not None and other < own
+
     def watch(self, offset: int, callback: Callback) -> None:
         self._watchers.append((offset, callback))
 

@@ -111,11 +111,20 @@ class Applier:
         decided = self._rows.in_state("committing")
         for transaction_id in decided:
             self._hide(transaction_id)
-        for transaction_id in decided:
-            try:
-                self.apply(transaction_id)
-            except (LogError, MetadataError, OSError):
-                failed.append(transaction_id)  # logged
+        waiting = decided
+        while waiting:
+            again = []
+            for transaction_id in waiting:
+                try:
+                    self.apply(transaction_id)
+                except CommitWaits:
+                    again.append(transaction_id)  # they were stored in another order than decided
+                except (LogError, MetadataError, OSError):
+                    failed.append(transaction_id)  # logged
+            if len(again) == len(waiting):
+                failed += again  # for one that failed
+                break
+            waiting = again
         self._inline = False
         for transaction_id in failed:
             if self._rows.state_of(transaction_id) == "committing":
@@ -153,7 +162,7 @@ class Applier:
             held = self._held.setdefault(transaction_id, set())
             try:
                 steps = self._steps(transaction_id)
-                self._check_turn(transaction_id, held | {step.target for step in steps})
+                self._check_turn(transaction_id, {step.target for step in steps}, held)
                 if batches is not None:
                     given = iter([batches[step.entry.number] for step in steps])
                     self._append_all(transaction_id, steps, given, held)
@@ -195,6 +204,8 @@ class Applier:
             logger.error("transaction %d is rolled back: %s", transaction_id, error)
             self._end(transaction_id)
             return
+        if self._inline and isinstance(error, CommitWaits):
+            return  # its turn comes
         if not self._inline:
             self.retries.add(transaction_id)
         text = str(error)
@@ -254,12 +265,20 @@ class Applier:
                 steps.append(_Step(entry, sequence, target))
         return steps
 
-    def _check_turn(self, transaction_id: int, targets: set[Partition]) -> None:
-        """Raises CommitWaits where another one holds a partition: what is stored behind a part of that
-        one is not seen, so this one would be seen in part. Nothing of it is stored before its turn.
-        Two never wait for each other: one that takes partitions waits for none."""
+    def _check_turn(
+        self, transaction_id: int, appended: set[Partition], held: set[Partition]
+    ) -> None:
+        """Raises CommitWaits where another one holds a partition and this one is stored behind it, or has
+        to be: what lies behind a part of that one is not seen, so this one would be seen in part. Nothing
+        of it is stored before its turn. Two never wait for each other: one that takes partitions waits
+        for none, and of those that a start finds stored in one partition the first one waits for none."""
         for other_id, partitions in self._held.items():
-            if other_id != transaction_id and not targets.isdisjoint(partitions):
+            if other_id == transaction_id:
+                continue
+            if not appended.isdisjoint(partitions) or any(
+                partition.is_held_before(transaction_id, other_id)
+                for partition in held & partitions
+            ):
                 raise CommitWaits(other_id)
 
     def _readable(
