@@ -24,7 +24,7 @@ from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.net.limits import connections_that_fit
-from penstock.server.protocols import PROTOCOLS, ProtocolRow, Terms
+from penstock.server.protocols import PROTOCOLS, TcpRow, Terms, tcp_rows
 from penstock.sessions.stream import Session, SessionLimits, Stream
 
 
@@ -161,11 +161,11 @@ def build_hub(
     session_limits = SessionLimits(
         prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
     )
-    sessions = {row.name: _opener(row, broker, session_limits, config) for row in PROTOCOLS}
+    sessions = {row.name: _opener(row, broker, session_limits, config) for row in tcp_rows()}
     return Hub(loop, limits, sessions, tls)
 
 
-def _opener(row: ProtocolRow, broker: Broker, limits: SessionLimits, config: Config) -> MakeSession:
+def _opener(row: TcpRow, broker: Broker, limits: SessionLimits, config: Config) -> MakeSession:
     section = config.protocols[row.name]
     advertise = "" if config.server.advertise is None else str(config.server.advertise)
 

@@ -13,9 +13,9 @@ from penstock.broker.access.access import DEVELOPMENT_KEY, Access
 from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.server.net.address import Address
-from penstock.server.protocols import PROTOCOLS, ProtocolSection
+from penstock.server.protocols import PROTOCOLS, ProtocolSection, tcp_rows
 
-_TITLES: Final = [row.title for row in reversed(PROTOCOLS)]
+_TITLES: Final = [row.title for row in reversed(tcp_rows())]
 SERVES: Final = {
     "tcp": f"{', '.join(_TITLES[:-1])} and {_TITLES[-1]}",
     **{name: row.title for row in PROTOCOLS for name in row.listeners},
@@ -167,7 +167,7 @@ def _first_wire(
 ) -> tuple[str, str | None]:
     """Protocol and listener of the first message: the first usable one of the table. Listeners without TLS
     come first, since they need no host name and no certificate."""
-    for row in (row for row in PROTOCOLS if row.publisher):
+    for row in (row for row in tcp_rows() if row.publisher):
         state = facts.without_login.get(
             row.name, "not allowed" if facts.keys == "none" else "ready"
         )

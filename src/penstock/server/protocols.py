@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.access.access import Principal
     from penstock.broker.port import Port
     from penstock.sessions.stream import FrameSize, Session, SessionLimits, Stream
+    from penstock.sessions.streams import ConnectionSession, QuicConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +70,37 @@ class ProtocolSection(Section, frozen=True):
         return {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRow:
-    """`name` is also that of its section, of its counters and of `--protocol` of the command line.
-
-    `begins` looks at the first bytes of a connection: True, False, or None while there are too few. The
-    rows are asked in their order. `publisher` and `subscriber` are functions of the command line.
-    """
+    """What every protocol has. `name` is also that of its section, of its counters and of `--protocol`
+    of the command line. `publisher` and `subscriber` are functions of the command line."""
 
     name: str
     title: str
-    begins: Callable[[bytes], bool | None]
     frame_size: "FrameSize"
-    session: "Callable[[Port, Stream, Terms], Session]"
     # Listeners that speak this protocol alone, with their default addresses; None is off.
     listeners: Mapping[str, str | None]
     section: type[ProtocolSection]
     publisher: str = ""
     subscriber: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpRow(ProtocolRow):
+    """A protocol on TCP. `begins` looks at the first bytes of a connection: True, False, or None while
+    there are too few. The rows are asked in their order."""
+
+    begins: Callable[[bytes], bool | None]
+    session: "Callable[[Port, Stream, Terms], Session]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuicRow(ProtocolRow):
+    """A protocol on QUIC. A client chooses it by offering `application` with ALPN; names that only
+    begin with it are refused. The one row without such a name gets everybody else."""
+
+    application: str | None
+    connection: "Callable[[Port, QuicConnection, Terms], ConnectionSession]"
 
 
 # --- BlipMQ ---------------------------------------------------------------------------------------
@@ -227,7 +241,7 @@ def _open_flymq(port: "Port", stream: "Stream", terms: Terms) -> "Session":
 
 PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
     # Before RustLog: a HELLO of BlipMQ could also be the beginning of a Produce without a topic.
-    ProtocolRow(
+    TcpRow(
         name="blipmq",
         title="BlipMQ",
         begins=blipmq.begins,
@@ -238,7 +252,7 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         publisher="penstock.cli.outbox:open_blipmq",
         subscriber="penstock.cli.sub:follow_blipmq",
     ),
-    ProtocolRow(
+    TcpRow(
         name="rustlog",
         title="RustLog",
         begins=rustlog.begins,
@@ -249,7 +263,7 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         publisher="penstock.cli.outbox:open_rustlog",
         subscriber="penstock.cli.sub:follow_rustlog",
     ),
-    ProtocolRow(
+    TcpRow(
         name="flymq",
         title="FlyMQ",
         begins=flymq.begins,
@@ -261,6 +275,14 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         subscriber="penstock.cli.flymq:follow",
     ),
 )
+
+
+def tcp_rows() -> list[TcpRow]:
+    return [row for row in PROTOCOLS if isinstance(row, TcpRow)]
+
+
+def quic_rows() -> list[QuicRow]:
+    return [row for row in PROTOCOLS if isinstance(row, QuicRow)]
 
 
 def row_of(name: str) -> ProtocolRow:

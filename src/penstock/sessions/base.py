@@ -203,6 +203,15 @@ class BaseSession(Generic[Request]):
         self._on(INPUT_ENDS)
         self._close_when_done()
 
+    def peer_reset(self, code: int) -> None:
+        """On QUIC: the peer gave up its side. What it has sent is carried out, and the session ends."""
+        self.end_of_input()
+
+    def peer_stopped(self, code: int) -> None:
+        """On QUIC: the peer does not want the answers. What it has sent is carried out, and the
+        session ends."""
+        self.end_of_input()
+
     def writable(self) -> None:
         self.go_on()
 

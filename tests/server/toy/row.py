@@ -8,7 +8,7 @@ from server.toy import wire
 from penstock.broker.port import Port
 from penstock.server import protocols
 from penstock.server.config.kinds import Text
-from penstock.server.protocols import ProtocolRow, ProtocolSection, Terms
+from penstock.server.protocols import ProtocolSection, TcpRow, Terms
 from penstock.sessions.stream import Session, Stream
 
 
@@ -27,7 +27,7 @@ def _open(port: Port, stream: Stream, terms: Terms) -> Session:
     return ToySession(port, stream, terms)
 
 
-ROW = ProtocolRow(
+ROW = TcpRow(
     name="toy",
     title="Toy",
     begins=wire.begins,

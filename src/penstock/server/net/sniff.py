@@ -12,7 +12,7 @@ with another frame than HELLO needs the listener of its own.
 from enum import Enum
 from typing import Final
 
-from penstock.server.protocols import PROTOCOLS, ProtocolRow
+from penstock.server.protocols import TcpRow, tcp_rows
 
 TLS_HANDSHAKE: Final = 0x16
 TLS_MAJOR_VERSION: Final = 0x03
@@ -24,13 +24,13 @@ class Verdict(Enum):
     TLS = "tls"
 
 
-def sniff(head: bytes) -> Verdict | ProtocolRow:
+def sniff(head: bytes) -> Verdict | TcpRow:
     """The protocol as far as these bytes show it. More bytes never change a result."""
     if not head:
         return Verdict.MORE
     if head[0] == TLS_HANDSHAKE:
         return sniff_tls(head)
-    for row in PROTOCOLS:
+    for row in tcp_rows():
         answer = row.begins(head)
         if answer is None:
             return Verdict.MORE
