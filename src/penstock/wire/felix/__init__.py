@@ -1,0 +1,1 @@
+"""Felix on the wire: frames, JSON messages in two sets, binary batches."""

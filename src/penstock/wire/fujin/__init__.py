@@ -1,0 +1,1 @@
+"""Fujin on the wire: commands without delimiters, two spaces of opcodes."""
