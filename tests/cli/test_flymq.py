@@ -135,8 +135,8 @@ def test_messages_with_a_time_to_live(run: Run, server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--ttl", "1 h"), "--ttl needs --protocol flymq"),
-        (("--delay", "1 h"), "--delay needs --protocol flymq"),
+        (("--ttl", "1 h", "--protocol", "blipmq"), "--ttl needs --protocol flymq"),
+        (("--delay", "1 h", "--protocol", "blipmq"), "--delay needs --protocol flymq"),
         (("--delay", "1 h", "-p", "0", *FLYMQ), "--delay goes with neither --message-key"),
         (("--delay", "1 h", "--ttl", "1 h", *FLYMQ), "--ttl and --delay do not go together"),
         (("--delay", "2 d", *FLYMQ), "delay 48h0m0s exceeds maximum allowed delay 24h0m0s"),

@@ -322,7 +322,7 @@ def test_sub_makes_no_topic_where_nobody_can_be_asked(
         ["pub", "demo", "--count", "2"],
         ["pub", "demo", "hi", "--protocol", "smtp"],
         ["pub", "demo", "hi", "--server", "a:b"],
-        ["pub", "demo", "hi", "-p", "0"],
+        ["pub", "demo", "hi", "-p", "0", "--protocol", "blipmq"],
         ["sub", "demo", "-p", "3"],
         ["pub", "demo", "hi", "--timeout", "0"],
         ["sub", "demo", "--from", "earliest"],

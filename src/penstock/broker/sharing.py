@@ -35,6 +35,18 @@ class Assignment(NamedTuple):
     partitions: list[int]
 
 
+class SharedMember(NamedTuple):
+    """A member as it is shown."""
+
+    topic: str
+    member: str
+    owner: str
+    generation: int
+    partitions: list[int]
+    silent_us: int
+    timeout_us: int
+
+
 class _Member:
     __slots__ = ("expires_us", "owner", "timeout_us")
 
@@ -118,6 +130,37 @@ class Sharing:
         """The group is deleted; its members have to join again."""
         for topic in topics:
             self._shared.pop((group, topic), None)
+
+    def groups(self) -> set[str]:
+        return {group for group, _ in self._shared}
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Members by group and topic; those too that are silent and not missed yet."""
+        return {place: len(shared.members) for place, shared in self._shared.items()}
+
+    def describe(self, group: str) -> list[SharedMember]:
+        """The members of a group that are not silent, by topic, with what they read as of their last
+        change."""
+        now_us = self._clock_us()
+        found = []
+        for topic in sorted(topic for one, topic in self._shared if one == group):
+            shared = self._shared[group, topic]
+            shared.look(now_us, shared.partitions)
+            for name, member in shared.members.items():
+                told = shared.assigned(name)
+                silent_us = max(now_us - (member.expires_us - member.timeout_us), 0)
+                found.append(
+                    SharedMember(
+                        topic,
+                        name,
+                        member.owner,
+                        told.generation,
+                        told.partitions,
+                        silent_us,
+                        member.timeout_us,
+                    )
+                )
+        return found
 
     def forget_topic(self, topic: str) -> None:
         for place in [place for place in self._shared if place[1] == topic]:

@@ -70,6 +70,7 @@ class OpenTransaction:
     """`user`: the connection that it belongs to; None when it belongs to the principal."""
 
     __slots__ = (
+        "begun_us",
         "cost",
         "ending",
         "groups",
@@ -83,8 +84,9 @@ class OpenTransaction:
         "user",
     )
 
-    def __init__(self, id: str, owner: _Owner, user: object | None) -> None:
+    def __init__(self, id: str, owner: _Owner, user: object | None, begun_us: int) -> None:
         self.id = id
+        self.begun_us = begun_us
         self.owner = owner
         self.name = own_name(owner.name, id)
         self.user = user
@@ -169,7 +171,8 @@ class OpenTransactions:
                 f"{owner.name} has {owner.open} open transactions, limits.transactions_per_key ="
                 f" {most}; commit or roll back some, or raise the limit",
             )
-        begun = OpenTransaction(f"{ID_PREFIX}{owner.stem}-{owner.next_number}", owner, user)
+        new_id = f"{ID_PREFIX}{owner.stem}-{owner.next_number}"
+        begun = OpenTransaction(new_id, owner, user, self._broker.clock_us())
         owner.next_number += 1
         owner.open += 1
         self._use(begun)
@@ -231,6 +234,15 @@ class OpenTransactions:
         """Nothing of it will be seen. None when there is no such one that could be rolled back."""
         self._broker.require(principal, Operation.END_TRANSACTION)
         found = self._found(principal, user, id)
+        if found is None or found.ending is not None:
+            return None
+        self.counters.rolled_back += 1
+        return self._give_up(found)
+
+    def roll_back_any(self, principal: Principal, id: str) -> Pending[object] | None:
+        """As `roll_back`, whoever began it: for an administrator."""
+        self._broker.require(principal, Operation.END_ANY_TRANSACTION)
+        found = self._open.get(id)
         if found is None or found.ending is not None:
             return None
         self.counters.rolled_back += 1

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.output import formatter, standard_output
 from penstock.cli.places import PLACES_HELP, parse_place
+from penstock.cli.sub import Decode, Schema, make_decoder
 from penstock.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ def cat(
     template: Annotated[
         str | None, typer.Option("--format", help=r"Such as '%o %v\n'; %t %p %o %T %k %v %S %h.")
     ] = None,
+    decode: Decode = False,
+    schema: Schema = None,
 ) -> None:
     """Print the records of topics that are there now."""
     from penstock.cli.records import cursors, end_at, find_topics, read
 
     place, until = parse_place(start, "--from"), parse_place(end, "--to")
-    write_as = formatter(as_json, template)
+    write_as = formatter(as_json, template, decode=make_decoder(target, decode, schema))
     api = target.api()
     output = standard_output()
     left = count

@@ -1,12 +1,11 @@
 """`penstock dlq ls|replay|purge`: the dead letters of a topic, over the HTTP API."""
 
-import base64
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import add_listing, print_table
+from penstock.cli.output import add_listing, preview, print_table
 from penstock.cli.target import Target, with_target
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
@@ -15,8 +14,6 @@ if TYPE_CHECKING:  # at run time only the commands import these: `penstock --hel
 Topic = Annotated[str, typer.Argument(help="Name of the topic, without .dlq.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 COLUMNS = ("id", "reason", "deliveries", "replays", "value")
-# Of a value, in a table.
-SHOWN_BYTES = 60
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +28,7 @@ def list_letters(target: Target, topic: Topic, as_json: AsJson = False) -> None:
     """Show the messages that were given up."""
     letters = list(_letters(target.api(), topic))
     if not as_json:
-        letters = [{**one, "value": _preview(one["value"])} for one in letters]
+        letters = [{**one, "value": preview(one["value"])} for one in letters]
     print_table(letters, COLUMNS, as_json)
 
 
@@ -89,9 +86,3 @@ def _letters(api: "Api", topic: str) -> Iterator[Any]:
         after = page.get("next")
         if after is None:
             return
-
-
-def _preview(encoded: str | None) -> str:
-    if encoded is None:
-        return "(null)"
-    return base64.b64decode(encoded)[:SHOWN_BYTES].decode("utf-8", "replace")

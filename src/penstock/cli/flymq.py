@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from penstock.cli.outbox import Extras, Outbox
+from penstock.cli.outbox import Extras, Outbox, require_no_headers
 from penstock.cli.output import TOLD_BY_FLYMQ, Formatter, Record, formatter, standard_output
 from penstock.cli.places import Place, parse_place
 from penstock.cli.sub import Wanted, next_item
@@ -62,6 +62,7 @@ def open_outbox(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
     """FlyMQ has no QoS: what is confirmed is on disk."""
     from penstock.client.flymq import connect_flymq
 
+    require_no_headers(extras)
     timed = [one for one in (extras.ttl_ms, extras.delay_ms) if one is not None]
     if len(timed) > 1:
         raise typer.BadParameter("--ttl and --delay do not go together in FlyMQ")
@@ -75,7 +76,7 @@ def open_outbox(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
 
 
 def follow(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
-    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_FLYMQ)
+    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_FLYMQ, wanted.decode)
     place = Place() if wanted.start is None else parse_place(wanted.start, "--from")
     return _follow(target, wanted, place, write_as)
 

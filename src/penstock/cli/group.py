@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # at run time only the commands import these: `penstock --hel
 Name = Annotated[str, typer.Argument(help="Name of the group.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 COLUMNS = ("topic", "partition", "offset", "latest", "lag")
+MEMBER_COLUMNS = ("member", "topic", "user", "partitions", "silent")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,15 +36,16 @@ def list_groups(target: Target, as_json: AsJson = False) -> None:
             "name": group["name"],
             "topics": len({place["topic"] for place in group["offsets"]}),
             "partitions": len(group["offsets"]),
+            "members": group["members"],
             "lag": sum(place["lag"] for place in group["offsets"]),
         }
         for group in groups
     ]
-    print_table(rows, ("name", "topics", "partitions", "lag"), as_json)
+    print_table(rows, ("name", "topics", "partitions", "members", "lag"), as_json)
 
 
 def describe_group(target: Target, name: Name, as_json: AsJson = False) -> None:
-    """Show a group's offsets."""
+    """Show a group: its offsets and lag, its members and which partitions each of them reads."""
     _show(_find_group(target.api(), name), as_json)
 
 
@@ -83,8 +85,22 @@ def delete_group(target: Target, name: Name) -> None:
 def _show(group: Any, as_json: bool) -> None:
     if as_json:
         print_json(group)
-    else:
-        print_table(group["offsets"], COLUMNS, False)
+        return
+    columns = (*COLUMNS, "member") if group["members"] else COLUMNS
+    print_table(group["offsets"], columns, False)
+    for topic, count in group["connections"].items():
+        typer.echo(f"{count} connection(s) read {topic} for the group", err=True)
+    if group["members"]:
+        rows = [
+            {
+                **one,
+                "partitions": " ".join(map(str, one["partitions"])) or "-",
+                "silent": f"{one['silent_ms'] / 1000:.1f} of {one['timeout_ms'] / 1000:g} s",
+            }
+            for one in group["members"]
+        ]
+        typer.echo()
+        print_table(rows, MEMBER_COLUMNS, False)
 
 
 def _find_group(api: "Api", name: str) -> Any:

@@ -27,6 +27,8 @@ COMMAND_MODULES: Final = (
     "topic",
     "group",
     "dlq",
+    "txn",
+    "delayed",
     "schema",
     "key",
     "user",

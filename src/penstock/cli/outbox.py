@@ -36,6 +36,9 @@ DELAY_NEEDS_FLYMQ: Final = "--delay needs --protocol flymq; the other protocols 
 KEY_NEEDS_FLYMQ: Final = "--message-key needs --protocol flymq; the other protocols have no keys"
 
 
+HEADER_NEEDS_HTTP: Final = "--header needs --protocol http; the wire protocols have no headers"
+
+
 class Outbox(Protocol):
     @property
     def tally(self) -> "Tally":
@@ -147,12 +150,13 @@ class RustLogOutbox:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What only some protocols have: a partition, a key of the messages, a time to live, a delay."""
+    """What only some ways have: a partition, a key of the messages, a time to live, a delay, headers."""
 
     partition: int | None = None
     key: bytes | None = None
     ttl_ms: int | None = None
     delay_ms: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 # target, topic, QoS, what else was asked for
@@ -183,7 +187,13 @@ def open_rustlog(target: Target, topic: str, qos: int, extras: Extras) -> Iterat
         yield RustLogOutbox(client, topic, extras.partition or 0)
 
 
+def require_no_headers(extras: Extras) -> None:
+    if extras.headers:
+        raise typer.BadParameter(HEADER_NEEDS_HTTP)
+
+
 def _require_plain(extras: Extras) -> None:
+    require_no_headers(extras)
     if extras.key is not None:
         raise typer.BadParameter(KEY_NEEDS_FLYMQ)
     if extras.ttl_ms is not None:

@@ -18,13 +18,16 @@ from typing import Any, BinaryIO, Final
 import msgspec
 import typer
 
+# Of a value, in a table.
+SHOWN_BYTES: Final = 60
+
 _TOKEN: Final = re.compile(rb"%(.?)|\\(x[0-9A-Fa-f]{2}|.?)", re.DOTALL)
 _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record from anywhere. None: unknown; for the value: null."""
+class Record(msgspec.Struct, frozen=True):
+    """One record from anywhere. None: unknown; for the value: null. `decoded`: what the value says, as
+    JSON, where a schema has told."""
 
     topic: str
     value: bytes | None
@@ -33,6 +36,7 @@ class Record:
     timestamp_us: int | None = None
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
+    decoded: msgspec.Raw | None = None
 
 
 Formatter = Callable[[Record], bytes]
@@ -64,8 +68,20 @@ TOLD_BY_FLYMQ: Final = Told("FlyMQ", frozenset({b"t", b"p", b"o", b"k", b"v", b"
 TOLD_BY_BLIPMQ: Final = Told("BlipMQ", frozenset({b"t", b"v", b"S", b"%"}))
 
 
-def formatter(as_json: bool, template: str | None, told: Told = TOLD_BY_HTTP) -> Formatter:
-    """How records are written; without a wish, the value and a line end."""
+def formatter(
+    as_json: bool,
+    template: str | None,
+    told: Told = TOLD_BY_HTTP,
+    decode: Callable[[Record], Record] | None = None,
+) -> Formatter:
+    """How records are written; without a wish, the value and a line end. `decode` comes first."""
+    write_as = _formatter(as_json, template, told)
+    if decode is None:
+        return write_as
+    return lambda record: write_as(decode(record))
+
+
+def _formatter(as_json: bool, template: str | None, told: Told) -> Formatter:
     if as_json and template is not None:
         raise typer.BadParameter("give one of --json and --format, not both")
     if as_json:
@@ -113,7 +129,10 @@ def _json_line(record: Record) -> bytes:
             fields[name] = getattr(record, name)
     if record.key is not None:
         fields.update(_text("key", record.key))
-    fields.update({"value": None} if record.value is None else _text("value", record.value))
+    if record.decoded is not None:
+        fields["value"] = record.decoded
+    else:
+        fields.update({"value": None} if record.value is None else _text("value", record.value))
     if record.headers:
         fields["headers"] = [{"name": n, **_text("value", value)} for n, value in record.headers]
     return msgspec.json.encode(fields) + b"\n"
@@ -152,6 +171,21 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_js
     for line in lines:
         cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
+
+
+def preview(encoded: str | None) -> str:
+    """The beginning of a value that the HTTP API gave, for a table."""
+    if encoded is None:
+        return "(null)"
+    text = base64.b64decode(encoded)[:SHOWN_BYTES].decode("utf-8", "replace")
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def moment(time_us: int) -> str:
+    """A time as a table shows it: local, to the second."""
+    from datetime import datetime
+
+    return datetime.fromtimestamp(time_us // 1_000_000).isoformat(sep=" ")
 
 
 def print_json(value: Any) -> None:

@@ -1,7 +1,7 @@
 """`penstock pub TOPIC [MESSAGE]`: publish one message, lines of a file or of stdin, or all of it.
 
-Ends with 0 only when the server has every message on disk: with BlipMQ by a PONG behind the last one,
-with RustLog and FlyMQ by the offsets. Ends early when one is refused, and says what became of the others.
+Ends with 0 only when the server has every message on disk: with BlipMQ by a PONG behind the last one, with
+RustLog, FlyMQ and HTTP by the offsets. Ends early when one is refused, and says what became of the others.
 Blocks while it reads, so that Ctrl-C works at any time; but not for long while something is unconfirmed.
 """
 
@@ -35,17 +35,26 @@ REPEATED: Final = 1_000
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
-if TYPE_CHECKING:
-    Wire = str
-else:
-    Wire = StrEnum("Wire", {row.name: row.name for row in PROTOCOLS})
+HTTP: Final = "http"
+FLYMQ: Final = "flymq"
 
-Protocol = Annotated[Wire, typer.Option("--protocol", help="Which wire protocol.")]
-DEFAULT_PROTOCOL: Final = Wire(PROTOCOLS[0].name)
+if TYPE_CHECKING:
+    Door = str
+else:
+    Door = StrEnum("Door", {name: name for name in (*(row.name for row in PROTOCOLS), HTTP)})
+
+DEFAULT_PROTOCOL: Final = PROTOCOLS[0].name
+Protocol = Annotated[
+    Door | None,
+    typer.Option(
+        "--protocol",
+        help=f"How to send; if not given, {DEFAULT_PROTOCOL}, or the first that has what is asked for.",
+    ),
+]
 Qos = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 at most, 1 at least once.")]
 Partition = Annotated[
     int | None,
-    typer.Option("-p", "--partition", min=0, help="RustLog: which one, 0. FlyMQ: which one, any."),
+    typer.Option("-p", "--partition", min=0, help="Which one. RustLog: 0 if not given."),
 ]
 
 
@@ -66,20 +75,31 @@ def publish(
     message: Annotated[
         str | None, typer.Argument(help="The message; without it, or -, each line of stdin is one.")
     ] = None,
-    protocol: Protocol = DEFAULT_PROTOCOL,
+    protocol: Protocol = None,
     qos: Qos = 1,
     partition: Partition = None,
     message_key: Annotated[
         str | None,
-        typer.Option("-K", "--message-key", metavar="KEY", help="FlyMQ: the key of the messages."),
+        typer.Option(
+            "-K", "--message-key", metavar="KEY", help="FlyMQ, HTTP: the key of the messages."
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-H",
+            "--header",
+            metavar="NAME=VALUE",
+            help="HTTP: a header of the messages; repeat for more.",
+        ),
     ] = None,
     ttl: Annotated[
         str | None,
-        typer.Option("--ttl", metavar="TIME", help="FlyMQ: deliver none later than this, as 30s."),
+        typer.Option("--ttl", metavar="TIME", help="FlyMQ, HTTP: deliver none later, as 30s."),
     ] = None,
     delay: Annotated[
         str | None,
-        typer.Option("--delay", metavar="TIME", help="FlyMQ: deliver after this time, as 5m."),
+        typer.Option("--delay", metavar="TIME", help="FlyMQ, HTTP: deliver after it, as 5m."),
     ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Repeat MESSAGE.")] = 1,
     file: Annotated[
@@ -102,8 +122,8 @@ def publish(
         by_line = stream is not None and not raw
         key = None if message_key is None else message_key.encode("utf-8", "surrogateescape")
         times = _milliseconds(ttl, "--ttl"), _milliseconds(delay, "--delay")
-        extras = Extras(partition, key, *times)
-        opened = _outbox_of(protocol)(target, topic, qos, extras)
+        extras = Extras(partition, key, *times, _headers(header or []))
+        opened = _outbox_of(protocol or _fitting(extras))(target, topic, qos, extras)
         published = _publish_all(opened, chunks, count, by_line)
     if sys.stderr.isatty():
         typer.echo(f"published {published} to {topic}", err=True)
@@ -120,7 +140,34 @@ def _milliseconds(text: str | None, option: str) -> int | None:
         raise typer.BadParameter(f"{option} {text}: {error}") from None
 
 
+def _headers(texts: list[str]) -> tuple[tuple[str, bytes], ...]:
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise typer.BadParameter("--header: a name is UTF-8") from None
+        found.append((name, value.encode("utf-8", "surrogateescape")))
+    return tuple(found)
+
+
+def _fitting(extras: Extras) -> str:
+    """The way that can carry what was asked for."""
+    placed = extras.key is not None or extras.partition is not None
+    timed = extras.ttl_ms is not None or extras.delay_ms is not None
+    if extras.headers or (placed and timed):
+        return HTTP
+    return FLYMQ if placed or timed else DEFAULT_PROTOCOL
+
+
 def _outbox_of(protocol: str) -> OpenOutbox:
+    if protocol == HTTP:
+        from penstock.cli.http_outbox import open_http
+
+        return open_http
     open_outbox: OpenOutbox = resolve_name(row_of(protocol).publisher)
     return open_outbox
 

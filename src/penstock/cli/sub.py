@@ -46,6 +46,13 @@ if TYPE_CHECKING:
 else:
     Source = StrEnum("Source", {name: name for name in (*(row.name for row in PROTOCOLS), HTTP)})
 
+Decode = Annotated[
+    bool, typer.Option("--decode", help="Show values as JSON, by the schema of the topic.")
+]
+Schema = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[:VERSION]", help="Decode by this schema, whatever the topic has."),
+]
 DEFAULT_SOURCE: Final = Source(PROTOCOLS[0].name)
 
 
@@ -79,6 +86,7 @@ class Wanted:
     as_json: bool
     template: str | None
     create: bool
+    decode: Callable[[Record], Record] | None = None
 
 
 Follow = Callable[[Target, Wanted], Coroutine[Any, Any, None]]
@@ -125,6 +133,8 @@ def subscribe(
     template: Annotated[
         str | None, typer.Option("--format", help=r"Such as '%o %v\n'; %t %p %o %T %k %v %S %h.")
     ] = None,
+    decode: Decode = False,
+    schema: Schema = None,
 ) -> None:
     """Print messages as they come."""
     import uvloop
@@ -134,21 +144,40 @@ def subscribe(
     if protocol == HTTP:
         if group is not None:
             raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
-        write_as = formatter(as_json, template, TOLD_BY_HTTP)
+        decoder = make_decoder(target, decode, schema)
+        write_as = formatter(as_json, template, TOLD_BY_HTTP, decoder)
         place = parse_place(start or "latest", "--from")
         _http(target, topics, partition, place, count, idle, write_as)
         return
     if len(topics) > 1:
         raise typer.BadParameter("several topics need --protocol http")
     (topic,) = topics
-    follow: Follow = resolve_name(row_of(protocol).subscriber)
-    work = follow(
-        target, Wanted(topic, qos, partition, group, start, count, idle, as_json, template, create)
+    decoder = make_decoder(target, decode, schema, topic)
+    wanted = Wanted(
+        topic, qos, partition, group, start, count, idle, as_json, template, create, decoder
     )
+    follow: Follow = resolve_name(row_of(protocol).subscriber)
+    work = follow(target, wanted)
     try:
         uvloop.run(_with_advice(work, topic))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def make_decoder(
+    target: Target, decode: bool, schema: str | None, topic: str | None = None
+) -> Callable[[Record], Record] | None:
+    """None where no decoding was asked for. `topic`: its schema is looked up at once."""
+    if not decode and schema is None:
+        return None
+    from penstock.cli.decoding import Decoder
+
+    if not target.same_server:
+        raise typer.BadParameter("--decode asks the HTTP API of the server: give --http too")
+    decoder = Decoder(target.api(), schema)
+    if topic is not None:
+        decoder.prepare(topic)
+    return decoder
 
 
 async def _with_advice(work: Coroutine[Any, Any, None], topic: str) -> None:
@@ -191,7 +220,7 @@ def _http(
 
 
 def follow_blipmq(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
-    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_BLIPMQ)
+    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_BLIPMQ, wanted.decode)
     if wanted.group is not None:
         raise typer.BadParameter(GROUP_NEEDS_RUSTLOG)
     if wanted.start is not None or wanted.partition is not None:
@@ -201,7 +230,7 @@ def follow_blipmq(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
 
 
 def follow_rustlog(target: Target, wanted: Wanted) -> Coroutine[Any, Any, None]:
-    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_RUSTLOG)
+    write_as = formatter(wanted.as_json, wanted.template, TOLD_BY_RUSTLOG, wanted.decode)
     target.require_no_key("RustLog")
     target.require_no_user("RustLog")
     start = wanted.start

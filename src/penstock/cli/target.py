@@ -44,7 +44,7 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 _PANEL: Final = "Which server"
 # Arguments that may be any bytes: what is sent or printed, and names of files. All others are names of
 # things, and those are UTF-8 everywhere.
-_ANY_BYTES: Final = frozenset({"message", "message_key", "template", "file", "data"})
+_ANY_BYTES: Final = frozenset({"message", "message_key", "header", "template", "file", "data"})
 
 
 class UnusableTrust(PenstockError):

@@ -209,7 +209,16 @@ class Server:
         self.broker.render_metrics = self._render_metrics
         self.metrics.hub = self.hub
         self.http.broken = lambda: self.engine.lost
-        self.http.api = Api(self.broker, topic_defaults(self.config))
+        self.http.api = Api(self.broker, topic_defaults(self.config), self._advertised())
+
+    def _advertised(self) -> str:
+        """Where clients reach the wire protocols; empty where that depends on who asks."""
+        if self.config.server.advertise is not None:
+            return str(self.config.server.advertise)
+        listener = self.listeners.get("tcp")
+        if listener is None or listener.address.host in ("0.0.0.0", "::"):
+            return ""
+        return str(listener.address)
 
     def _render_metrics(self) -> Pending[str]:
         token: Pending[str] = Pending()

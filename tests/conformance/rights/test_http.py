@@ -53,12 +53,25 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
         "users": key_name,
         "acls": topic,
         "schemas": schema,
+        "transactions": "txn-0",
+        "delayed": "delayed-0",
     }
+    member = ""
+    if pattern.endswith(("/heartbeat", "/leave")) and caller.known:
+        sharing = walk.server.server.broker.sharing
+        joined = walk.server.call(lambda: sharing.join(group, topic, 1, caller.name, "", 0))
+        member = joined.member
     path = pattern.replace("*", name.get(pattern.removeprefix(API_PREFIX).split("/")[0], ""))
     bodies: dict[tuple[str, str], object] = {
         ("POST", "topics"): {"name": f"{topic}.new"},
         ("PATCH", "topics/*"): {"settings": {"durability": "none"}},
+        ("POST", "topics/*/records"): {"records": [{"value": ""}]},
+        ("POST", "transactions/*/records"): {"topic": topic, "records": [{"value": ""}]},
         ("POST", "groups/*/reset"): {"topic": topic, "to": "earliest"},
+        ("POST", "groups/*/commit"): {"topic": topic, "offset": 0},
+        ("POST", "groups/*/join"): {"topic": topic},
+        ("POST", "groups/*/heartbeat"): {"topic": topic, "member": member},
+        ("POST", "groups/*/leave"): {"topic": topic, "member": member},
         ("POST", "topics/*/dead-letters/replay"): {"id": "0-0"},
         ("POST", "schemas"): {"name": schema, "definition": "{}"},
         ("PATCH", "schemas/*"): {"compatibility": "none"},
@@ -82,8 +95,18 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
         connection.close()
     if answer.status in (401, 403):
         return "unauthenticated" if answer.status == 401 else "refused"
-    # A group is there for who may read one of its topics, and no topic here has a dead letter.
-    missing = {("GET", "groups/*"), ("POST", "topics/*/dead-letters/replay")}
+    # A group is there for who may read one of its topics; no topic here has a dead letter, and there are no
+    # transactions and no delayed messages.
+    missing = {
+        ("GET", "groups/*"),
+        ("POST", "topics/*/dead-letters/replay"),
+        ("GET", "transactions/*"),
+        ("DELETE", "transactions/*"),
+        ("POST", "transactions/*/records"),
+        ("POST", "transactions/*/commit"),
+        ("POST", "transactions/*/abort"),
+        ("DELETE", "delayed/*"),
+    }
     hidden = answer.status == 404 and (method, pattern.removeprefix(API_PREFIX)) in missing
     assert 200 <= answer.status < 300 or hidden, (call, answer.status, text)
     return "allowed"

@@ -1,4 +1,4 @@
-"""The table itself: the words of its refusals, and docs/security.md, which shows it."""
+"""The table itself: the words of its refusals, and docs/rights.md, which shows it."""
 
 import re
 from pathlib import Path
@@ -15,6 +15,7 @@ from penstock.wire.blipmq import frames
 from penstock.wire.flymq.opcodes import OPCODES
 
 SECURITY = Path(__file__).parents[3] / "docs" / "security.md"
+RIGHTS = SECURITY.with_name("rights.md")
 FRAMES = {
     getattr(frames, name): name
     for name in ("HELLO", "AUTH", "PUBLISH", "SUBSCRIBE", "ACK", "NACK", "PING", "PONG", "POLL")
@@ -56,9 +57,9 @@ def row(operation: Operation) -> str:
 
 
 def test_the_documents_show_the_table() -> None:
-    shown = SECURITY.read_text().splitlines()
+    shown = RIGHTS.read_text().splitlines()
     missing = [row(operation) for operation in Operation if row(operation) not in shown]
-    assert not missing, "docs/security.md lacks:\n" + "\n".join(missing)
+    assert not missing, "docs/rights.md lacks:\n" + "\n".join(missing)
 
 
 def test_the_documents_show_the_roles() -> None:

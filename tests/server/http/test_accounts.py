@@ -1,46 +1,12 @@
 """Users, passwords and the rules of topics over HTTP, and logins with Basic."""
 
 import base64
-import http.client
-import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import pytest
-from kit.limits import HANG_S
+from kit.http_caller import Caller
+from kit.http_caller import with_password as basic
 from kit.live_server import LiveServer
-
-
-class Answer(NamedTuple):
-    status: int
-    json: Any
-
-    @property
-    def error(self) -> tuple[int, str, str]:
-        return self.status, self.json["error"]["name"], self.json["error"]["text"]
-
-
-class Caller:
-    def __init__(self, server: LiveServer, authorization: str) -> None:
-        self._port = server.port("http")
-        self._authorization = authorization
-
-    def __call__(self, method: str, path: str, body: object = None) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=HANG_S)
-        content = None if body is None else json.dumps(body)
-        try:
-            headers = {"Authorization": self._authorization}
-            connection.request(method, f"/api/v1/{path}", content, headers)
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        return Answer(answer.status, json.loads(text) if text else None)
-
-
-def basic(server: LiveServer, name: str, password: str) -> Caller:
-    pair = base64.b64encode(f"{name}:{password}".encode()).decode()
-    return Caller(server, f"Basic {pair}")
 
 
 @pytest.fixture(scope="module")

@@ -180,15 +180,18 @@ def test_groups_and_their_reset(tmp_path: Path) -> None:
         assert await reset("earliest", 0) == [(0, 0, 3), (1, 0, 0)]
         assert await reset(2, 0) == [(0, 2, 1), (1, 0, 0)]
         assert await reset({"time_us": 0}) == [(0, 0, 3), (1, 0, 0)]
-        group = {
+        group: dict[str, Any] = {
             "name": "g",
             "offsets": [
                 {"topic": "t", "partition": 0, "offset": 0, "latest": 3, "lag": 3},
                 {"topic": "t", "partition": 1, "offset": 0, "latest": 0, "lag": 0},
             ],
         }
-        assert (await running.call("GET", "/api/v1/groups")).json == {"groups": [group]}
-        assert (await running.call("GET", "/api/v1/groups/g")).json == group
+        listed = {"groups": [{**group, "members": 0}]}
+        assert (await running.call("GET", "/api/v1/groups")).json == listed
+        offsets = [{**one, "member": None} for one in group["offsets"]]
+        alone = {"name": "g", "offsets": offsets, "members": [], "connections": {}}
+        assert (await running.call("GET", "/api/v1/groups/g")).json == alone
         for body, expected in (
             ({"topic": "t", "to": 9}, (416, "OFFSET_OUT_OF_RANGE")),
             ({"topic": "t", "to": "now"}, (400, "INVALID_REQUEST")),

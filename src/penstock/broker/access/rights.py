@@ -4,7 +4,7 @@
 
 A door (a protocol, Flight, HTTP) has its own names for what it does. It maps each of them to an
 operation of this table, and decides nothing by itself. tests/conformance/rights/ calls all of them with
-every role and compares the outcome with this table; docs/security.md shows it.
+every role and compares the outcome with this table; docs/rights.md shows it.
 
 The rule: a principal may do what its role allows, on topics that match its patterns, and may read and write
 the topics that a topic rule grants it (topic_rules.py). A rule takes nothing away. Topics whose names begin
@@ -70,6 +70,7 @@ class Operation(Enum):
     READ_DEAD_LETTERS = ("read", Scope.TOPIC, "read the dead letters of topic")
     DESCRIBE_CLUSTER = ("read", Scope.ANY_TOPIC, "look at the cluster")
     READ_SCHEMAS = ("read", Scope.ANY_TOPIC, "look at schemas")
+    LIST_DELAYED = ("read", Scope.ANY_TOPIC, "list delayed messages")
     VALIDATE_MESSAGE = ("read", Scope.ANY_TOPIC, "validate messages")
     COMMIT_OFFSETS = ("read", Scope.TOPIC, "commit offsets of groups on topic")
     PUBLISH = ("write", Scope.TOPIC, "publish to topic")
@@ -90,6 +91,7 @@ class Operation(Enum):
     CHANGE_SCHEMA = ("admin", Scope.SERVER, "change schemas")
     DELETE_SCHEMA = ("admin", Scope.SERVER, "delete schemas")
     CHANGE_CLUSTER = ("admin", Scope.SERVER, "change the cluster")
+    END_ANY_TRANSACTION = ("admin", Scope.SERVER, "end the transactions of others")
     LIST_KEYS = ("admin", Scope.SERVER, "list API keys")
     CREATE_KEY = ("admin", Scope.SERVER, "create API keys")
     REVOKE_KEY = ("admin", Scope.SERVER, "revoke API keys")

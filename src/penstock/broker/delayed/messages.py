@@ -96,6 +96,10 @@ class DelayedMessages:
     def pending(self) -> int:
         return sum(hour.pending for hour in self._hours.values())
 
+    def hours(self) -> list[Hour]:
+        """In their order. One that is not loaded yet is left out: what is pending in it is not known."""
+        return [self._hours[number] for number in sorted(self._hours) if self._hours[number].loaded]
+
     def _now_ms(self) -> int:
         return self._broker.engine.run_us() // MILLISECOND_US
 

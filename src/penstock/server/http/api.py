@@ -1,4 +1,4 @@
-"""The HTTP API under /api/v1: topics, records, groups, keys, as JSON.
+"""The HTTP API under /api/v1: topics, records, keys, as JSON; other subjects have modules of their own.
 
 Checks every call against the same keys and rules as the wire protocols. Reads are bounded by bytes
 and count, and made off the loop (pages.py); lists are bounded by count. Routing, login and error bodies are
@@ -16,10 +16,10 @@ from penstock.broker.access.rights import Action, Operation
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import DESCRIBED_AT_ONCE
-from penstock.log.engine import PartitionInfo, Pending, TopicInfo
+from penstock.log.engine import PartitionInfo, TopicInfo
 from penstock.log.errors import UnknownTopic
 from penstock.log.settings import TopicSettings
-from penstock.server.http.api_types import AtTime, GroupReset, KeyRequest, TopicChange, TopicRequest
+from penstock.server.http.api_types import KeyRequest, TopicChange, TopicRequest
 from penstock.server.http.pages import Page
 
 # Of one answer. A page of a console needs far less; a program asks again from next_offset.
@@ -32,8 +32,6 @@ DEFAULT_LISTED: Final = 1_000
 MAX_LISTED: Final = 10_000
 # Names that a list takes from the engine at a time.
 LISTED_AT_ONCE: Final = 500
-# Partitions of a group that are reset in one turn of the event loop: a millisecond or two.
-STEPS_AT_ONCE: Final = 50
 # What a list tells of a topic, only its readers may know.
 READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
@@ -45,8 +43,10 @@ Query = Mapping[str, str]
 class Api:
     """One method per call; each takes who asks. Raises BrokerError and the errors of the log."""
 
-    def __init__(self, broker: Broker, defaults: TopicSettings) -> None:
+    def __init__(self, broker: Broker, defaults: TopicSettings, address: str = "") -> None:
+        """`address`: where clients of the wire protocols reach this server."""
         self.broker = broker
+        self.address = address
         self.defaults = defaults
         self.engine = broker.engine
 
@@ -91,7 +91,7 @@ class Api:
         freed_bytes = await self.broker.purge_topic(who, name)
         return await self._described(name, freed_bytes=freed_bytes)
 
-    def _info(self, name: str) -> TopicInfo:
+    def info(self, name: str) -> TopicInfo:
         info = self.engine.topic(name)
         if info is None:
             raise BrokerError(Code.UNKNOWN_TOPIC, f"no topic named {name!r}")
@@ -100,7 +100,7 @@ class Api:
     async def _described(self, name: str, **more: object) -> Json | bytes:
         """Made in a thread, as lists are, where a topic has very many partitions, and written there: that
         takes as long."""
-        info = self._info(name)
+        info = self.info(name)
         if info.partitions <= DESCRIBED_AT_ONCE:
             return {**self._topic_with_partitions(info), **more}
         return await asyncio.to_thread(
@@ -144,13 +144,22 @@ class Api:
     async def records(self, who: Principal, name: str, query: Query) -> Page:
         """Some records from one place on; go on with next_offset until it is end_offset."""
         self.broker.require(who, Operation.READ_RECORDS, name)
-        self._info(name)
+        self.info(name)
         partition = number_in(query, "partition", 0, 2**31 - 1)
         max_bytes = number_in(query, "max_bytes", DEFAULT_READ_BYTES, MAX_READ_BYTES)
         limit = number_in(query, "limit", DEFAULT_RECORDS, MAX_RECORDS)
         offset = await self._start(name, partition, query)
         found = await self.broker.read(who, name, partition, offset, max_bytes)
         return Page(partition, found, limit)
+
+    async def offset(self, who: Principal, name: str, query: Query) -> Json:
+        """Where a place is: the offset of a time, or the first or last one."""
+        self.broker.require(who, Operation.READ_RECORDS, name)
+        self.info(name)
+        partition = number_in(query, "partition", 0, 2**31 - 1)
+        earliest, latest = self.engine.offsets(name, partition)
+        found = await self._start(name, partition, query)
+        return {"partition": partition, "offset": found, "earliest": earliest, "latest": latest}
 
     async def _start(self, name: str, partition: int, query: Query) -> int:
         earliest, latest = self.engine.offsets(name, partition)
@@ -166,83 +175,6 @@ class Api:
         if start not in ("earliest", "latest"):
             raise invalid("from: expected earliest or latest")
         return earliest if start == "earliest" else latest
-
-    # --- groups ----------------------------------------------------------------------------------
-
-    async def groups(self, who: Principal, query: Query) -> Json:
-        self.broker.require(who, Operation.LIST_GROUPS)
-
-        def shown(name: str) -> Json | None:
-            found = self._group(who, name, dict(self.engine.group(name)))
-            return found if found["offsets"] else None
-
-        return await asyncio.to_thread(listed, "groups", query, self.engine.group_names, shown)
-
-    async def group(self, who: Principal, name: str) -> Json:
-        """Made in a thread where a group has offsets on very many partitions."""
-        self.broker.require(who, Operation.LIST_GROUPS)
-        committed = dict(self.engine.group(name))
-        if len(committed) <= DESCRIBED_AT_ONCE:
-            found = self._group(who, name, committed)
-        else:
-            found = await asyncio.to_thread(self._group, who, name, committed)
-        if not found["offsets"]:
-            raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {name!r}")
-        return found
-
-    def _group(self, who: Principal, name: str, committed: Mapping[tuple[str, int], int]) -> Json:
-        """The offsets of topics that `who` may read."""
-        permits = self.broker.access.permits
-        offsets = []
-        for (topic, partition), offset in sorted(committed.items()):
-            info = self.engine.topic(topic)
-            if info is None or not permits(who, Operation.READ_OFFSETS, topic):
-                continue
-            latest = self.engine.offsets(topic, partition)[1]
-            offsets.append(
-                {
-                    "topic": topic,
-                    "partition": partition,
-                    "offset": offset,
-                    "latest": latest,
-                    "lag": max(latest - offset, 0),
-                }
-            )
-        return {"name": name, "offsets": offsets}
-
-    async def reset_group(self, who: Principal, name: str, request: GroupReset) -> Json:
-        self.broker.require(who, Operation.RESET_GROUP, request.topic)
-        info = self._info(request.topic)
-        one = request.partition
-        partitions = range(info.partitions) if one is None else (one,)
-        # All targets are found before the first is changed.
-        targets: list[tuple[int, int]] = []
-        for partition in partitions:
-            targets.append((partition, await self._target(request.topic, partition, request.to)))
-            await _let_others_in(len(targets))
-        changes: list[Pending[object]] = []
-        for partition, offset in targets:
-            changes.append(self.broker.reset_offset(who, name, request.topic, partition, offset))
-            await _let_others_in(len(changes))
-        for change in changes:
-            await change
-        return await self.group(who, name)
-
-    async def delete_group(self, who: Principal, name: str) -> None:
-        await self.broker.delete_group(who, name)
-
-    async def _target(self, topic: str, partition: int, to: str | int | AtTime) -> int:
-        earliest, latest = self.engine.offsets(topic, partition)
-        if isinstance(to, AtTime):
-            return await self.engine.offset_at_time(topic, partition, to.time_us)
-        if isinstance(to, str):
-            if to not in ("earliest", "latest"):
-                raise invalid('to: expected "earliest", "latest", an offset or {"time_us": ...}')
-            return earliest if to == "earliest" else latest
-        if not earliest <= to <= latest:
-            detail = f"offset {to} is outside {earliest} to {latest} of partition {partition}"
-            raise BrokerError(Code.OFFSET_OUT_OF_RANGE, detail)
-        return to
 
     # --- keys ------------------------------------------------------------------------------------
 
@@ -275,12 +207,6 @@ class Api:
         if force not in ("true", "false"):
             raise invalid("force: expected true or false")
         await asyncio.to_thread(self.broker.access.revoke_key, name, force=force == "true")
-
-
-async def _let_others_in(done: int) -> None:
-    """Work in many small steps gives the event loop back now and then."""
-    if done % STEPS_AT_ONCE == 0:
-        await asyncio.sleep(0)
 
 
 def listed(

@@ -1,5 +1,7 @@
 """The bodies of HTTP requests, checked by msgspec. Answers are plain dictionaries, see api.py."""
 
+from typing import Literal
+
 import msgspec
 
 
@@ -14,6 +16,32 @@ class TopicChange(msgspec.Struct, forbid_unknown_fields=True):
     partitions: int | None = None
 
 
+class RecordToPublish(msgspec.Struct, forbid_unknown_fields=True):
+    """Key, value and the values of headers in the encoding of the request. No value: a deletion mark."""
+
+    value: str | None
+    key: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class PublishRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What stands beside the records holds for all of them. `schema`: one that they must fit, beside that
+    which the topic is bound to."""
+
+    records: tuple[RecordToPublish, ...]
+    encoding: Literal["base64", "text"] = "base64"
+    partition: int | None = None
+    ttl_ms: int | None = None
+    delay_ms: int | None = None
+    schema: str | None = None
+
+
+class StageRequest(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    records: tuple[RecordToPublish, ...]
+    encoding: Literal["base64", "text"] = "base64"
+
+
 class AtTime(msgspec.Struct, forbid_unknown_fields=True):
     time_us: int
 
@@ -24,6 +52,27 @@ class GroupReset(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     to: str | int | AtTime
     partition: int | None = None
+
+
+class GroupCommit(msgspec.Struct, forbid_unknown_fields=True):
+    """`offset`: of the record that the group reads next."""
+
+    topic: str
+    offset: int
+    partition: int = 0
+
+
+class GroupJoin(msgspec.Struct, forbid_unknown_fields=True):
+    """No `member`: a new one. `timeout_ms` 0: as the server likes."""
+
+    topic: str
+    member: str = ""
+    timeout_ms: int = 0
+
+
+class GroupMember(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    member: str
 
 
 class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):

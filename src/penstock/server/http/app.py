@@ -30,17 +30,31 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.errors import BrokerError, Code, from_exception
-from penstock.server.http import accounts, dead_letters, schemas
+from penstock.server.http import (
+    about,
+    accounts,
+    dead_letters,
+    delayed,
+    groups,
+    publishing,
+    schemas,
+    transactions,
+)
 from penstock.server.http.api import Api
 from penstock.server.http.api_types import (
+    GroupCommit,
+    GroupJoin,
+    GroupMember,
     GroupReset,
     KeyRequest,
     MessageToValidate,
     PasswordChange,
+    PublishRequest,
     ReplayRequest,
     RuleRequest,
     SchemaChange,
     SchemaRequest,
+    StageRequest,
     TopicChange,
     TopicRequest,
     UserChange,
@@ -59,6 +73,10 @@ from penstock.server.net.peer_log import PeerLog
 
 # Requests are small: names, settings, offsets.
 MAX_BODY_BYTES: Final = 1024 * 1024
+# Of one that brings records: base64 makes four bytes of three. More is for Flight and the wire protocols.
+MAX_RECORDS_BODY_BYTES: Final = 4 * 1024 * 1024
+# A larger body is read in a thread.
+DECODED_AT_ONCE_BYTES: Final = 64 * 1024
 # People and programs, not message traffic. A page of records holds 8 MiB until its peer has read it. Probes
 # and metrics are not counted: they are always answered.
 MAX_CALLS: Final = 64
@@ -83,6 +101,7 @@ STATUS: Final = {
     Code.SCHEMA_IN_USE: 409,
     Code.SCHEMAS_NOT_INSTALLED: 501,
     Code.UNKNOWN_USER: 404,
+    Code.TRANSACTION_NOT_OPEN: 404,
     Code.TOPIC_EXISTS: 409,
     Code.KEY_EXISTS: 409,
     Code.USER_EXISTS: 409,
@@ -95,6 +114,7 @@ STATUS: Final = {
     Code.RECORD_TOO_LARGE: 413,
     Code.NOT_AUTHENTICATED: 401,
     Code.NOT_AUTHORIZED: 403,
+    Code.COMMIT_UNFINISHED: 503,
     Code.STORAGE_FULL: 507,
     Code.OVERLOADED: 503,
     Code.SHUTTING_DOWN: 503,
@@ -119,10 +139,12 @@ class Call:
     status: int = 200
     body: type[Any] | None = None
     query: tuple[str, ...] = ()
+    body_bytes: int = MAX_BODY_BYTES
 
 
 LIST: Final = ("limit", "after")
-RECORDS: Final = ("partition", "from", "offset", "time_us", "limit", "max_bytes")
+PLACE: Final = ("partition", "from", "offset", "time_us")
+RECORDS: Final = (*PLACE, "limit", "max_bytes")
 
 # Without a key, for probes and scrapers: path -> what it is in the table of rights.
 OPEN_CALLS: Final = {
@@ -142,7 +164,16 @@ CALLS: Final[dict[str, dict[str, Call]]] = {
         "PATCH": Call(Operation.CHANGE_TOPIC, Api.change_topic, body=TopicChange),
         "DELETE": Call(Operation.DELETE_TOPIC, Api.delete_topic, NO_CONTENT_STATUS),
     },
-    "topics/{name}/records": {"GET": Call(Operation.READ_RECORDS, Api.records, query=RECORDS)},
+    "topics/{name}/records": {
+        "GET": Call(Operation.READ_RECORDS, Api.records, query=RECORDS),
+        "POST": Call(
+            Operation.PUBLISH,
+            publishing.publish,
+            body=PublishRequest,
+            body_bytes=MAX_RECORDS_BODY_BYTES,
+        ),
+    },
+    "topics/{name}/offset": {"GET": Call(Operation.READ_RECORDS, Api.offset, query=PLACE)},
     "topics/{name}/purge": {"POST": Call(Operation.PURGE_TOPIC, Api.purge_topic)},
     "topics/{name}/dead-letters": {
         "GET": Call(Operation.READ_DEAD_LETTERS, dead_letters.dead_letters, query=LIST),
@@ -153,12 +184,50 @@ CALLS: Final[dict[str, dict[str, Call]]] = {
             Operation.REPLAY_DEAD_LETTER, dead_letters.replay, NO_CONTENT_STATUS, ReplayRequest
         ),
     },
-    "groups": {"GET": Call(Operation.LIST_GROUPS, Api.groups, query=LIST)},
-    "groups/{name}": {
-        "GET": Call(Operation.LIST_GROUPS, Api.group),
-        "DELETE": Call(Operation.DELETE_GROUP, Api.delete_group, NO_CONTENT_STATUS),
+    "delayed": {"GET": Call(Operation.LIST_DELAYED, delayed.delayed, query=("topic", *LIST))},
+    "delayed/{name}": {
+        "DELETE": Call(Operation.CANCEL_DELAYED, delayed.cancel, NO_CONTENT_STATUS),
     },
-    "groups/{name}/reset": {"POST": Call(Operation.RESET_GROUP, Api.reset_group, body=GroupReset)},
+    "transactions": {
+        "GET": Call(Operation.OPEN_TRANSACTION, transactions.transactions, query=LIST),
+        "POST": Call(Operation.OPEN_TRANSACTION, transactions.begin, 201),
+    },
+    "transactions/{name}": {
+        "GET": Call(Operation.OPEN_TRANSACTION, transactions.transaction),
+        "DELETE": Call(Operation.END_TRANSACTION, transactions.roll_back, NO_CONTENT_STATUS),
+    },
+    "transactions/{name}/records": {
+        "POST": Call(
+            Operation.PUBLISH,
+            transactions.stage,
+            body=StageRequest,
+            body_bytes=MAX_RECORDS_BODY_BYTES,
+        ),
+    },
+    "transactions/{name}/abort": {
+        "POST": Call(Operation.END_ANY_TRANSACTION, transactions.abort, NO_CONTENT_STATUS),
+    },
+    "transactions/{name}/commit": {
+        "POST": Call(Operation.END_TRANSACTION, transactions.commit),
+    },
+    "groups": {"GET": Call(Operation.LIST_GROUPS, groups.groups, query=LIST)},
+    "groups/{name}": {
+        "GET": Call(Operation.LIST_GROUPS, groups.group),
+        "DELETE": Call(Operation.DELETE_GROUP, groups.delete, NO_CONTENT_STATUS, query=("topic",)),
+    },
+    "groups/{name}/reset": {"POST": Call(Operation.RESET_GROUP, groups.reset, body=GroupReset)},
+    "groups/{name}/commit": {
+        "POST": Call(Operation.COMMIT_OFFSETS, groups.commit, NO_CONTENT_STATUS, GroupCommit),
+    },
+    "groups/{name}/join": {"POST": Call(Operation.SUBSCRIBE, groups.join, body=GroupJoin)},
+    "groups/{name}/heartbeat": {
+        "POST": Call(Operation.SUBSCRIBE, groups.heartbeat, body=GroupMember)
+    },
+    "groups/{name}/leave": {
+        "POST": Call(Operation.SUBSCRIBE, groups.leave, NO_CONTENT_STATUS, GroupMember)
+    },
+    "whoami": {"GET": Call(Operation.KEEP_ALIVE, about.who_am_i)},
+    "cluster": {"GET": Call(Operation.DESCRIBE_CLUSTER, about.cluster)},
     "schemas": {
         "GET": Call(Operation.READ_SCHEMAS, schemas.list_schemas, query=("name", *LIST)),
         "POST": Call(Operation.REGISTER_SCHEMA, schemas.register, 201, SchemaRequest),
@@ -325,7 +394,7 @@ class HttpApp:
         if call.query:
             arguments.append(query)
         if call.body is not None:
-            arguments.append(await _body(request, call.body))
+            arguments.append(await _body(request, call.body, call.body_bytes))
         found = call.function(api, who, *arguments)
         if inspect.isawaitable(found):
             found = await found
@@ -431,13 +500,15 @@ def _credentials(request: Request) -> tuple[str | None, str]:
     raise BrokerError(Code.NOT_AUTHENTICATED, detail)
 
 
-async def _body(request: Request, kind: type[T]) -> T:
-    raw = b""
+async def _body(request: Request, kind: type[T], most: int) -> T:
+    raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > MAX_BODY_BYTES:
-            raise BrokerError(Code.RECORD_TOO_LARGE, f"the body may have {MAX_BODY_BYTES} bytes")
+        if len(raw) > most:
+            raise BrokerError(Code.RECORD_TOO_LARGE, f"the body may have {most} bytes")
     try:
+        if len(raw) > DECODED_AT_ONCE_BYTES:
+            return await asyncio.to_thread(msgspec.json.decode, raw, type=kind)
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokerError(Code.INVALID_REQUEST, f"the body: {error}") from None

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from penstock.broker.cluster import CLUSTER_ID, EPOCH, NODE_ID, NODE_NUMBER, ONLINE
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.log.engine import Pending, TopicInfo
@@ -10,12 +11,6 @@ from penstock.wire.flymq import messages as m
 
 OK: Final = m.Ok(True, "OK")
 
-# The embedded engine is a cluster of one node, which leads every partition.
-CLUSTER_ID: Final = "standalone"
-NODE_ID: Final = "n1"
-NODE_NUMBER: Final = 0
-EPOCH: Final = 1
-ONLINE: Final = "online"
 _ONE_NODE: Final = (
     "this server is a cluster of one: its log is the embedded engine's; more than one node needs "
     "Apache Kafka as the engine, which this version does not have yet"
