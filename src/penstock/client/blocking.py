@@ -2,7 +2,8 @@
 
 Runs the client on an event loop in a thread of its own. Every method blocks until it is done, every
 async iterator is a plain one, and what a method returns is wrapped too if one can iterate over it
-asynchronously (a subscription). Adds no time limits: the client has them.
+asynchronously (a subscription) or use it with `async with` (a producer). Adds no time limits: the client
+has them.
 """
 
 import asyncio
@@ -89,6 +90,8 @@ class Wrapped:
             result = await result
         if inspect.isasyncgen(result):
             return self._items(result)
+        if hasattr(result, "__aenter__"):
+            return WrappedContext(result, self._thread)
         return Wrapped(result, self._thread) if hasattr(result, "__aiter__") else result
 
     def _items(self, items: AsyncIterator[Any]) -> Iterator[Any]:
@@ -104,6 +107,22 @@ class Wrapped:
                 # If the client was closed first, the iterator has ended already.
                 with suppress(ClientClosed):
                     self._run(_closed(items))
+
+
+class WrappedContext(Wrapped):
+    """What a method gave that is used with `async with`, such as a producer: here it is `with`."""
+
+    def __enter__(self) -> Self:
+        self._run(self._target.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._run(self._target.__aexit__(kind, error, traceback))
 
 
 class BlockingFace(Wrapped):

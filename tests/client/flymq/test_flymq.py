@@ -19,7 +19,7 @@ from penstock.client.errors import (
     Refused,
 )
 from penstock.client.flymq import FlyMQClient, connect_flymq
-from penstock.client.flymq.client import SENT_TOGETHER
+from penstock.client.flymq.operations import SENT_TOGETHER
 
 
 @pytest.fixture(scope="module")

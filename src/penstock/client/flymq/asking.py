@@ -90,23 +90,25 @@ class Asking:
     ) -> Reply:
         """For requests that do no harm twice: asked once more if the connection was lost, or with `patient`
         as often as the settings allow."""
-        frame = encode_request(opcode, request)
+        (reply,) = await self.replies(encode_request(opcode, request), what, patient=patient)
+        return self.expect(reply, opcode, kind, what)
+
+    async def replies(self, frame: bytes, what: str, *, patient: bool = False) -> Replies:
+        """As `ask`: the answer as it came."""
 
         async def once() -> Replies:
             return await self.answer(await self.begin(frame, 1, 0, what), what)
 
         if patient:
-            replies = await self.through_losses(once)
-        else:
-            try:
-                replies = await once()
-            except ConnectionLost:
-                if self.connection.settings.attempts == 0:
-                    raise
-                replies = await once()
-        return self.expect(replies[0], opcode, kind, what)
+            return await self.through_losses(once)
+        try:
+            return await once()
+        except ConnectionLost:
+            if self.connection.settings.attempts == 0:
+                raise
+            return await once()
 
-    async def begin(self, frames: bytes, count: int, records: int, what: str) -> "Begun":
+    async def begin(self, frames: bytes, count: int, records: int, what: str) -> Begun:
         """Sends so many requests at once, each of which is to store so many records; where and how their
         answers will come."""
         connection = self.connection
@@ -129,7 +131,7 @@ class Asking:
             await connection.drain(channel)
         return channel, due.future
 
-    async def answer(self, begun: "Begun", what: str) -> "Replies":
+    async def answer(self, begun: Begun, what: str) -> "Replies":
         return await self.connection.answer(*begun, what)
 
     def _expecting(self, count: int, records: int) -> _Due:
@@ -158,6 +160,14 @@ class Asking:
             return read_reply(kind, payload)
         except FlyMQProtocolError as error:
             raise Refused(0, f"the answer cannot be read: {error}", what) from None
+
+    def readable(self, reply: tuple[int, bytes], opcode: int, kind: type[Reply]) -> Reply | None:
+        """The message of an answer, if it is one of this kind."""
+        answered, payload = reply
+        try:
+            return read_reply(kind, payload) if answered == opcode else None
+        except FlyMQProtocolError:
+            return None
 
     # ---- what the connection calls ----
 
