@@ -14,7 +14,8 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.sharing import Assignment, SharedMember
 from penstock.log.engine import Pending
-from penstock.names import MAX_NAME_BYTES
+from penstock.log.errors import InvalidGroupName
+from penstock.names import flaw
 from penstock.server.http.api import Api, Json, Query, invalid, listed
 from penstock.server.http.api_types import (
     AtTime,
@@ -140,7 +141,7 @@ def _member(one: SharedMember) -> Json:
 
 async def join(api: Api, who: Principal, name: str, request: GroupJoin) -> Json:
     api.broker.require(who, Operation.SUBSCRIBE, request.topic)
-    _check_name(name)
+    _check_name(api, name)
     partitions = api.info(request.topic).partitions
     found = api.broker.sharing.join(
         name, request.topic, partitions, who.name, request.member, request.timeout_ms
@@ -174,7 +175,7 @@ def _assigned(found: Assignment) -> Json:
 async def commit(api: Api, who: Principal, name: str, request: GroupCommit) -> None:
     """Durable when it is answered. For those who read the topic; `reset` is for administrators."""
     api.broker.require(who, Operation.COMMIT_OFFSETS, request.topic)
-    _check_name(name)
+    _check_name(api, name)
     api.engine.offsets(request.topic, request.partition)
     if not 0 <= request.offset <= MAX_OFFSET:
         raise invalid(f"offset {request.offset}: expected 0 to {MAX_OFFSET}")
@@ -222,10 +223,11 @@ async def delete(api: Api, who: Principal, name: str, query: Query) -> None:
     await api.broker.delete_group(who, name, query.get("topic"))
 
 
-def _check_name(name: str) -> None:
-    size = len(name.encode())
-    if not 0 < size <= MAX_NAME_BYTES:
-        raise invalid(f"a group has a name of 1 to {MAX_NAME_BYTES} bytes, not {size}")
+def _check_name(api: Api, name: str) -> None:
+    """One that could never have an offset."""
+    reason = flaw(name)
+    if reason is not None and not api.engine.group(name):
+        raise InvalidGroupName(name, reason)
 
 
 async def _let_others_in(done: int) -> None:
