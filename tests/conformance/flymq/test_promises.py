@@ -269,6 +269,19 @@ def test_a_topic_is_deleted_under_its_messages(peer: FlyMQPeer, topic: str) -> N
     assert "join again" in peer.ask(0x68, join(topic, member, 1)).error
 
 
+def test_a_large_transaction_whose_topic_is_deleted(peer: FlyMQPeer, topic: str) -> None:
+    """What has left the memory was for the topic that is gone: the commit names it, and stores nothing."""
+    transaction = begin(peer)
+    peer.want(0x43, text(transaction) + text(f"{topic}-other") + blob(b"v"))
+    staged = frame(0x43, text(transaction) + text(topic) + blob(bytes(600_000)))
+    peer.send(staged * 3)
+    assert [peer.hear().opcode for _ in range(3)] == [0x43] * 3
+    assert peer.want(0x09, text(topic)) == OK
+    assert repr(topic) in peer.ask(0x41, text(transaction)).error
+    assert peer.want(0x42, text(transaction)) == text(transaction) + b"\x01"
+    assert values(peer, f"{topic}-other") == []
+
+
 def test_delayed_messages_outlive_their_topic(peer: FlyMQPeer, topic: str) -> None:
     """They were acknowledged: they make it anew when they are due, and can be cancelled until then."""
     peer.want(0x30, delayed(topic, b"v", 400))
@@ -347,6 +360,23 @@ def test_a_long_list_of_dead_letters_fits_a_frame(peer: FlyMQPeer, topic: str) -
         peer.produce(f"{topic}.dlq", bytes(8 << 20))
     reply = peer.want(0x20, text(topic) + struct.pack(">i", 1_000))
     assert len(reply) <= CAP and int.from_bytes(reply[:4], "big") >= 1
+
+
+@pytest.mark.row("flymq-0x21")
+def test_a_replay_that_cannot_be_is_no_error(
+    peer: FlyMQPeer, server: LiveServer, topic: str
+) -> None:
+    """The answer says false and why, as clients expect it, and the entry can be replayed later."""
+    peer.want(0x10, text("numbers") + b"\x04json" + blob(b'{"type":"integer"}'))
+    peer.create(topic)
+    broker = server.server.broker
+    server.settle(lambda: broker.change_topic(ADMIN, topic, {"schema": "numbers"}))
+    peer.produce(f"{topic}.dlq", b'"x"')
+    reply = peer.want(0x21, text(topic) + text("0-0"))
+    assert reply[:1] == b"\x00" and b"schema validation failed: [type mismatch" in reply
+    server.settle(lambda: broker.change_topic(ADMIN, topic, {"schema": ""}))
+    assert peer.want(0x21, text(topic) + text("0-0")) == OK
+    assert values(peer, topic) == [b'"x"']
 
 
 # --- FETCH ----------------------------------------------------------------------------------------

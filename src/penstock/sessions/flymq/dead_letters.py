@@ -7,10 +7,13 @@ from penstock.broker.delivery.dead_letter_queue import DeadLetter
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.engine import Pending
 from penstock.sessions.flymq.conversation import Call, Conversation
+from penstock.sessions.flymq.refusals import refusal
 from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
 
 REPLAYED = ", replayed"
+# Of one entry: a list of the most there can be still fits a frame.
+MAX_REASON_BYTES = 1_000
 
 
 def fetch(session: Conversation, call: Call, request: a.FetchDeadLetters) -> None:
@@ -30,7 +33,7 @@ def fetch(session: Conversation, call: Call, request: a.FetchDeadLetters) -> Non
 
 
 def _shown(letter: DeadLetter) -> a.DeadLetter:
-    reason = letter.reason[:1000] + (REPLAYED if letter.replays else "")
+    reason = shortened(letter.reason) + (REPLAYED if letter.replays else "")
     return a.DeadLetter(letter.id, letter.value or b"", reason, letter.deliveries)
 
 
@@ -53,12 +56,15 @@ def replay(session: Conversation, call: Call, request: a.ReplayById | a.ReplayBy
             session.reply_later(call, m.Ok())
         elif isinstance(error, BrokerError) and error.code is Code.UNKNOWN_DEAD_LETTER:
             session.reply_later(call, m.Ok(False, error.code.text))
-        elif isinstance(error, BrokerError) and error.code is Code.REPLAYED_ALREADY:
-            session.reply_later(call, m.Ok(False, str(error)))
-        else:
-            session.refuse_later(call, error)
+        else:  # such as: replayed already, or the schema of the topic refuses it
+            words = refusal(call.opcode.name, call.request, error)[1]
+            session.reply_later(call, m.Ok(False, shortened(words)))
 
     change.on_done(session.guarded(replayed))
+
+
+def shortened(words: str) -> str:
+    return words.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 def purge(session: Conversation, call: Call, request: m.Topic) -> None:

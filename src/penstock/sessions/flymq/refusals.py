@@ -42,7 +42,7 @@ def refusal(name: str, request: Message | None, error: BaseException) -> tuple[i
     text = str(refused)
     if text.startswith("unsupported schema type"):
         return refused.code.number, text
-    if refused.code is Code.UNKNOWN_TOPIC:
+    if refused.code is Code.UNKNOWN_TOPIC and hasattr(request, "topic"):
         text = f"topic not found: {topic}"
     elif refused.code is Code.UNKNOWN_PARTITION:
         words = _OUT_OF_RANGE if name in OUT_OF_RANGE_NAMES else _NOT_FOUND
