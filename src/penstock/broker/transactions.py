@@ -21,6 +21,8 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
 from penstock.broker.records import TURN_BYTES, Records
+from penstock.broker.schemas.binding import dead_letter_place
+from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import Batch, Pending, Target
 from penstock.log.errors import CommitUnfinished, InvalidTopicName, TransactionNotOpen
@@ -76,6 +78,7 @@ class OpenTransaction:
         "groups",
         "id",
         "last_tick",
+        "letters",
         "moved_bytes",
         "moving",
         "name",
@@ -92,6 +95,8 @@ class OpenTransaction:
         self.user = user
         # By topic, in the order of arrival, and the memory that they take.
         self.records: dict[str, list[bytes]] = {}
+        # What the schemas of topics refuse, by topic: dead letters of the commit.
+        self.letters: dict[str, list[Records]] = {}
         self.cost = 0
         self.last_tick = 0
         # What the engine has staged of it.
@@ -190,13 +195,7 @@ class OpenTransactions:
         Raises TRANSACTION_NOT_OPEN, RecordTooLarge, SchemaViolation, LIMIT_REACHED: then none of them
         is kept.
         """
-        self._broker.require(principal, Operation.PUBLISH, topic)
-        self._refuse_while_stopping()
-        found = self._found(principal, user, id)
-        if found is None:
-            raise not_found(id)
-        if found.ending is not None:
-            raise BrokerError(Code.TRANSACTION_NOT_OPEN, "transaction is not active: committing")
+        found = self._to_stage(principal, user, id, topic)
         self._check_records(topic, values)
         cost = sum(map(len, values)) + RECORD_COST_BYTES * len(values)
         self._check_quota(found.owner, cost)
@@ -204,11 +203,49 @@ class OpenTransactions:
         kept.extend(values)
         self._count(found, cost)
         self._use(found)
+        return self._kept(found, lambda: kept.__delitem__(slice(-len(values), None)), cost)
+
+    def stage_letter(
+        self,
+        principal: Principal,
+        user: object,
+        id: str,
+        topic: str,
+        value: bytes,
+        violation: SchemaViolation,
+        protocol: str,
+    ) -> Pending[object] | None:
+        """For a record that raised the violation and that the topic wants in its dead letters: it is there
+        with the commit. As `stage`."""
+        found = self._to_stage(principal, user, id, topic)
+        cost = len(value) + len(str(violation)) + RECORD_COST_BYTES
+        self._check_quota(found.owner, cost)
+        letters = self._broker.schemas.letters(topic, Records([value]), violation, protocol)
+        kept = found.letters.setdefault(topic, [])
+        kept.append(letters)
+        self._count(found, cost)
+        self._use(found)
+        return self._kept(found, kept.pop, cost)
+
+    def _to_stage(self, principal: Principal, user: object, id: str, topic: str) -> OpenTransaction:
+        self._broker.require(principal, Operation.PUBLISH, topic)
+        self._refuse_while_stopping()
+        found = self._found(principal, user, id)
+        if found is None:
+            raise not_found(id)
+        if found.ending is not None:
+            raise BrokerError(Code.TRANSACTION_NOT_OPEN, "transaction is not active: committing")
+        return found
+
+    def _kept(
+        self, found: OpenTransaction, undo: Callable[[], object], cost: int
+    ) -> Pending[object] | None:
+        """What has to be written first, of one that has grown large."""
         if found.moving is None and self._is_large(found):
             try:
                 self._move(found)
             except PenstockError:
-                del kept[-len(values) :]
+                undo()
                 self._count(found, -cost)
                 raise
         return found.moving
@@ -293,10 +330,10 @@ class OpenTransactions:
 
     # --- records leave the memory ----------------------------------------------------------------
 
-    def _targets(self, records: dict[str, list[bytes]], by: str) -> list[Target]:
+    def _targets(self, one: OpenTransaction) -> list[Target]:
         """As batches, one for each partition where they are not many. Makes topics where there are none."""
-        targets: list[Target] = []
-        for topic, values in records.items():
+        by, targets = one.owner.name, self._letters(one.letters)
+        for topic, values in one.records.items():
             partitions = self._broker.ensure_topic(topic, by).partitions
             placed: dict[int, list[bytes]] = {}
             sizes: dict[int, int] = {}
@@ -309,6 +346,14 @@ class OpenTransactions:
                 placed.setdefault(partition, []).extend(run)
                 sizes[partition] = sizes.get(partition, 0) + size
             targets += [(topic, at, self._encoded(chosen)) for at, chosen in placed.items()]
+        return targets
+
+    def _letters(self, letters: dict[str, list[Records]]) -> list[Target]:
+        targets: list[Target] = []
+        for topic, found in letters.items():
+            self._broker.dead_letters.ensure_topic(topic)
+            place = dead_letter_place(topic)
+            targets += [(*place, one.encoded(self._broker.clock_us)) for one in found]
         return targets
 
     def _encoded(self, values: list[bytes]) -> Batch:
@@ -324,9 +369,9 @@ class OpenTransactions:
 
     def _move(self, one: OpenTransaction) -> None:
         """What is in memory goes to the engine's staging files. A part that fails is the end of it all."""
-        targets = self._targets(one.records, one.owner.name)
+        targets = self._targets(one)
         cost, number = one.cost, one.groups
-        one.records, one.cost = {}, 0
+        one.records, one.letters, one.cost = {}, {}, 0
         one.moved_bytes += cost
         one.groups += 1
         one.moving = self._call(lambda: self._stage(one.name, number, targets))
@@ -378,7 +423,7 @@ class OpenTransactions:
         return result
 
     def _commit_now(self, one: OpenTransaction) -> Pending[object]:
-        targets = self._targets(one.records, one.owner.name)
+        targets = self._targets(one)
         transactions, name, groups = self._engine.transactions, one.name, one.groups
 
         def commit() -> None:
@@ -441,7 +486,7 @@ class OpenTransactions:
             one.owner.open -= 1
             one.owner.staged_bytes -= one.staged_bytes
             self._memory_bytes -= one.cost
-            one.records = {}
+            one.records, one.letters = {}, {}
 
     # --- time ------------------------------------------------------------------------------------
 

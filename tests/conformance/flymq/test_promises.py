@@ -507,3 +507,48 @@ def test_blipmq_names_path_and_rule(server: LiveServer, peer: FlyMQPeer, topic: 
         assert b"a[1]" in refused or b"a.1" in refused, refused
         assert publisher.frame() == pong(2)
     assert values(peer, topic) == []
+
+
+def test_a_transaction_makes_dead_letters_with_its_commit(
+    server: LiveServer, peer: FlyMQPeer, topic: str
+) -> None:
+    """Of what the schema refuses under `on_invalid = dlq`: with the good ones, or not at all."""
+    peer.want(0x10, text("integers") + b"\x04json" + blob(b'{"type":"integer"}'))
+    peer.create(topic)
+    broker = server.server.broker
+    changes: dict[str, object] = {"schema": "integers", "on_invalid": "dlq"}
+    server.settle(lambda: broker.change_topic(ADMIN, topic, changes))
+    for end in (0x42, 0x41):
+        id = begin(peer)
+        staged = [b"1", b"x", b"2", b"y"]
+        peer.send(b"".join(frame(0x43, text(id) + text(topic) + blob(one)) for one in staged))
+        for value in staged:
+            reply = peer.hear()
+            name = topic if value.isdigit() else f"{topic}.dlq"
+            assert reply.opcode == 0x43 and reply.payload.startswith(text(name) + bytes(12))
+        assert peer.fetch(topic) == ([], 0)
+        assert peer.want(0x20, text(topic) + struct.pack(">i", 9)) == bytes(4)
+        assert peer.want(end, text(id)) == text(id) + b"\x01"
+    assert values(peer, topic) == [b"1", b"2"]
+    letters = peer.want(0x20, text(topic) + struct.pack(">i", 9))
+    assert letters[:4] == struct.pack(">I", 2)
+    assert blob(b"x") in letters and blob(b"y") in letters and b"invalid JSON message" in letters
+
+
+def test_a_large_transaction_with_dead_letters(
+    server: LiveServer, peer: FlyMQPeer, topic: str
+) -> None:
+    """More than is kept in memory."""
+    peer.want(0x10, text("small") + b"\x04json" + blob(b'{"maxLength":9}'))
+    peer.create(topic)
+    broker = server.server.broker
+    changes: dict[str, object] = {"schema": "small", "on_invalid": "dlq"}
+    server.settle(lambda: broker.change_topic(ADMIN, topic, changes))
+    id = begin(peer)
+    long = b'"' + b"x" * 300_000 + b'"'
+    staged = [long, b'"short"'] * 6
+    peer.send(b"".join(frame(0x43, text(id) + text(topic) + blob(one)) for one in staged))
+    assert [peer.hear().opcode for _ in staged] == [0x43] * 12
+    assert peer.want(0x41, text(id)) == text(id) + b"\x01"
+    assert values(peer, topic) == [b'"short"'] * 6
+    assert peer.want(0x20, text(topic) + struct.pack(">i", 9))[:4] == struct.pack(">I", 6)

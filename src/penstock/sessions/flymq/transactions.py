@@ -6,6 +6,7 @@ reply of its own, which tells no place, because the commit decides about it.
 """
 
 from penstock.broker.errors import RecordTooLarge
+from penstock.broker.schemas.binding import dead_letter_place
 from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending
@@ -13,7 +14,8 @@ from penstock.sessions.flymq.conversation import Call, Conversation
 from penstock.sessions.flymq.produces import MILLISECOND_US
 from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
-from penstock.wire.flymq.produce import ProduceRun, encode_staged
+from penstock.wire.flymq.opcodes import encode_reply
+from penstock.wire.flymq.produce import NO_KEY, TXN_PRODUCE, ProduceRun, encode_staged
 
 NAME = "TXN_PRODUCE"
 
@@ -53,6 +55,9 @@ def _stage(session: Conversation, run: ProduceRun, transaction_id: str) -> None:
             session.principal, session, transaction_id, run.topic_name, run.values
         )
     except (RecordTooLarge, SchemaViolation) as error:
+        if len(run.values) == 1 and isinstance(error, SchemaViolation) and error.diverts:
+            _divert(session, run, transaction_id, error)
+            return
         if len(run.values) == 1:
             session.answer(_refused(session, run, error))
             return
@@ -62,7 +67,33 @@ def _stage(session: Conversation, run: ProduceRun, transaction_id: str) -> None:
     except PenstockError as refused:
         session.answer(_refused(session, run, refused) * len(run.values))
         return
-    replies = encode_staged(run, session.port.clock_us() // MILLISECOND_US)
+    _answer(session, run, moving, encode_staged(run, _now_ms(session)))
+
+
+def _divert(
+    session: Conversation, run: ProduceRun, transaction_id: str, violation: SchemaViolation
+) -> None:
+    """The topic wants it in its dead letters, which the reply names: it is there with the commit."""
+    topic, value = run.topic_name, run.values[0]
+    place = session.principal, session, transaction_id, topic
+    try:
+        moving = session.port.transactions.stage_letter(*place, value, violation, session.protocol)
+    except PenstockError as refused:
+        session.answer(_refused(session, run, refused))
+        return
+    name, partition = dead_letter_place(topic)
+    sizes = NO_KEY, len(value)
+    staged = m.RecordMetadata(name, partition, 0, _now_ms(session), *sizes)
+    _answer(session, run, moving, encode_reply(TXN_PRODUCE, staged))
+
+
+def _now_ms(session: Conversation) -> int:
+    return session.port.clock_us() // MILLISECOND_US
+
+
+def _answer(
+    session: Conversation, run: ProduceRun, moving: Pending[object] | None, replies: bytes
+) -> None:
     if moving is None:
         session.answer(replies)
         return
