@@ -167,6 +167,16 @@ def test_what_is_written_is_read_again(data: st.DataObject, trailing: bytes) -> 
         assert reader.left == len(trailing)
 
 
+def test_lists_of_requests_have_a_limit() -> None:
+    """Before anything is made of them: a frame has room for sixteen million names without a letter."""
+    name = b"\x00\x01t"
+    for number, head in ((0x73, name * 3), (0x75, name * 3), (0x78, name + b"\x00")):
+        for count in (4_097, 1 << 20):
+            payload = head + count.to_bytes(4, "big") + bytes(2 * count) + bytes(5)
+            with pytest.raises(FlyMQProtocolError, match=f"has {count} elements, 4096 at most"):
+                OPCODES[number].decode_request(payload)
+
+
 # ---- errors --------------------------------------------------------------------------------------
 
 

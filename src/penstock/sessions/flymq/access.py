@@ -45,7 +45,8 @@ def _answer(session: Conversation, call: Call, request: m.Auth, found: Principal
     elif session.port.login_is_open():
         _welcome(session, call, request.user, [])
     else:
-        words = WRONG if session.dialect_is_fixed else WRONG_OR_DIALECT
+        chosen = session.dialect_is_fixed or session.dialect == SDK
+        words = WRONG if chosen else WRONG_OR_DIALECT
         session.reply_later(call, m.AuthReply(False, words, "", []))
         session.count_failed_login()
 

@@ -34,10 +34,12 @@ class Reader:
     """A position in a payload; each read names the field in its error. `sdk`: a field has the form that
     only an SDK sends."""
 
-    __slots__ = ("_payload", "position", "sdk")
+    __slots__ = ("_payload", "most_elements", "position", "sdk")
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, payload: bytes, most_elements: int = U32_MAX) -> None:
+        """`most_elements`: of one list."""
         self._payload = payload
+        self.most_elements = most_elements
         self.position = 0
         self.sdk = False
 
@@ -167,6 +169,8 @@ def _read_count(reader: Reader, field: str, smallest: int) -> int:
     count: int = _U32.unpack(reader.take(4, f"the count of {field}"))[0]
     if count * max(smallest, 1) > reader.left:
         raise reader.error(f"{field} has {count} elements, which do not fit what follows")
+    if count > reader.most_elements:
+        raise reader.error(f"{field} has {count} elements, {reader.most_elements} at most")
     return count
 
 
@@ -246,7 +250,7 @@ def sized(message: type[Message]) -> Kind:
     """A message behind a u32 with its size; bytes of it behind its last field are ignored."""
 
     def read(reader: Reader, field: str) -> Message:
-        return read_message(message, Reader(_read_blob(reader, field)))
+        return read_message(message, Reader(_read_blob(reader, field), reader.most_elements))
 
     def write(value: Message) -> bytes:
         return _write_blob(write_message(value))

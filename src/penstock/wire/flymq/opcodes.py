@@ -21,6 +21,10 @@ FETCH: Final = 0x07
 FETCH_BINARY: Final = 0x0B
 CLUSTER_METADATA: Final = 0x53
 
+# Of one list in a request, which the event loop decodes: some milliseconds. No user has as many roles, and
+# no rule may name as many users.
+MAX_REQUEST_ELEMENTS: Final = 4_096
+
 # An SDK shows a text of any length in a terminal; a request may quote a name of 64 KiB.
 MAX_ERROR_BYTES: Final = 1000
 
@@ -50,7 +54,7 @@ class Opcode:
         """Raises FlyMQProtocolError."""
         if self.read is not None:
             return self.read(payload)
-        reader = Reader(payload)
+        reader = Reader(payload, MAX_REQUEST_ELEMENTS)
         request = read_message(self.request, reader)
         sdk = reader.sdk and self.number != FETCH_BINARY  # which no SDK sends
         return Decoded(request, sdk or self.number == CLUSTER_METADATA)
