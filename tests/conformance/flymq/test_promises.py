@@ -29,7 +29,7 @@ from kit.limits import HANG_S
 from kit.live_server import LiveServer
 
 from penstock.broker.access.access import Principal
-from penstock.log.engine import walk_topics
+from penstock.log.engine import Target, walk_topics
 
 ADMIN = Principal("test", "admin")
 DAY_US = 24 * 3_600 * 1_000_000
@@ -290,6 +290,47 @@ def test_delayed_messages_outlive_their_topic(peer: FlyMQPeer, topic: str) -> No
     until(lambda: text(topic) in peer.want(0x08), "the topic")
     until(lambda: values(peer, topic) == [b"v"], "the delivery")
     assert peer.want(0x31, text(topic) + struct.pack(">Q", late)) == OK
+
+
+def test_one_delayed_message_that_cannot_be_stored_holds_up_no_other(
+    peer: FlyMQPeer, server: LiveServer, topic: str
+) -> None:
+    """It fitted its topic when it was accepted, and does not any more: it becomes a dead letter."""
+    broker = server.server.broker
+    peer.create(topic)
+    peer.want(0x30, delayed(topic, b"x" * 2_000, 300))
+    peer.want(0x30, delayed(topic, b"small", 300))
+    server.settle(lambda: broker.change_topic(ADMIN, topic, {"record_bytes": 1_000}))
+    peer.want(0x30, delayed(f"{topic}-other", b"other", 300))
+    until(lambda: f"{topic}-other".encode() in peer.want(0x08), "the other topic")
+    until(lambda: values(peer, f"{topic}-other") == [b"other"], "the delivery of the others")
+    until(lambda: values(peer, topic) == [b"small"], "the delivery of what fits")
+    letters = peer.want(0x20, text(topic) + struct.pack(">i", 9))
+    assert letters[:4] == struct.pack(">I", 1) and blob(b"x" * 2_000) in letters
+    assert text("a record may have 1000 bytes at most") in letters
+
+
+def test_a_topic_is_deleted_while_its_delayed_messages_are_delivered(
+    peer: FlyMQPeer, server: LiveServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the moment between the choice of a partition and the commit: it is made anew."""
+    engine = server.server.engine
+    transactions = engine.transactions
+    real = transactions.commit_at_once
+    deleted = threading.Event()
+
+    def delete_first(name: str, targets: list[Target]) -> None:
+        if not deleted.is_set() and topic in [target[0] for target in targets]:
+            server.delete_topic(topic)
+            deleted.set()
+        real(name, targets)
+
+    monkeypatch.setattr(transactions, "commit_at_once", delete_first)
+    peer.create(topic)
+    peer.want(0x30, delayed(topic, b"v", 0))
+    assert deleted.wait(HANG_S)
+    until(lambda: text(topic) in peer.want(0x08), "the topic")
+    until(lambda: values(peer, topic) == [b"v"], "the delivery")
 
 
 # --- cancelling in the last moment ----------------------------------------------------------------

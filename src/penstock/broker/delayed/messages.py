@@ -29,15 +29,15 @@ from penstock.broker.delayed.hour import (
     split_id,
 )
 from penstock.broker.delayed.loading import load_hours
+from penstock.broker.delayed.targets import targets_of
 from penstock.broker.delivery.collection import Delivery
-from penstock.broker.delivery.dead_letters import ITSELF
 from penstock.broker.delivery.inflight import Run
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge
 from penstock.broker.records import Records
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import encode_values
 from penstock.log.engine import AppendToken, Pending, ReadResult, Target
-from penstock.log.errors import LogError, OffsetOutOfRange
+from penstock.log.errors import LogError, OffsetOutOfRange, TooLarge, UnknownTopic
 from penstock.log.settings import MAX_RECORD_BYTES, TopicSettings
 
 if TYPE_CHECKING:
@@ -339,7 +339,9 @@ class DelayedMessages:
         broker = self._broker
         now_us = broker.clock_us()
         try:
-            targets = [self._target(topic.decode(), found) for topic, found in values.items()]
+            targets: list[Target] = []
+            for topic, found in values.items():
+                targets += targets_of(broker, topic.decode(), found)
         except (
             BrokerError,
             LogError,
@@ -349,27 +351,33 @@ class DelayedMessages:
         mark = encode_values([PLACE.pack(*places[-1])], now_us)
         name = f"{hour.name}-{hour.marks}"
         targets.append((hour.name, MARKS, mark))
-        self._transact(hour, name, targets, sum(map(len, values.values())))
+        count = sum(map(len, values.values()))
+        self._transact(hour, name, targets, count, lambda: self._commit(hour, places, values))
 
-    def _target(self, topic: str, values: list[bytes]) -> Target:
-        records = Records(values)
-        (part,) = self._broker.place(ITSELF, topic, records)
-        return topic, part.partition, records.encoded(self._broker.clock_us)
-
-    def _transact(self, hour: Hour, name: str, targets: list[Target], count: int) -> None:
-        """The name and the content stay the same however often it is tried, so it is written once."""
+    def _transact(
+        self,
+        hour: Hour,
+        name: str,
+        targets: list[Target],
+        count: int,
+        anew: Callable[[], None],
+    ) -> None:
+        """The name and the content stay the same however often it is tried, so it is written once. `anew`
+        begins again with other targets: for a topic that was deleted or changed before it was decided."""
         broker = self._broker
 
         def done(commit: Pending[None]) -> None:
-            if commit.error is not None:
-                again = partial(self._transact, hour, name, targets, count)
+            if isinstance(commit.error, UnknownTopic | TooLarge):
+                self._try_again(commit.error, anew)
+            elif commit.error is not None:
+                again = partial(self._transact, hour, name, targets, count, anew)
                 self._try_again(commit.error, again)
-                return
-            self._warned = False
-            self._firing = False
-            hour.marks += 1
-            self.delivered += count
-            self._fire()
+            else:
+                self._warned = False
+                self._firing = False
+                hour.marks += 1
+                self.delivered += count
+                self._fire()
 
         broker.aside(lambda: broker.engine.transactions.commit_at_once(name, targets)).on_done(done)
 
