@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
+from penstock.broker.delivery.dead_letters import HEADER_ROOM_BYTES
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
 from penstock.broker.records import TURN_BYTES, Records
 from penstock.broker.schemas.binding import dead_letter_place
@@ -218,6 +219,7 @@ class OpenTransactions:
         """For a record that raised the violation and that the topic wants in its dead letters: it is there
         with the commit. As `stage`."""
         found = self._to_stage(principal, user, id, topic)
+        self._check_letter(topic, len(value))
         cost = len(value) + len(str(violation)) + RECORD_COST_BYTES
         self._check_quota(found.owner, cost)
         letters = self._broker.schemas.letters(topic, Records([value]), violation, protocol)
@@ -226,6 +228,16 @@ class OpenTransactions:
         self._count(found, cost)
         self._use(found)
         return self._kept(found, kept.pop, cost)
+
+    def _check_letter(self, topic: str, size: int) -> None:
+        """Before the commit, which would fail as a whole."""
+        name, _ = dead_letter_place(topic)
+        reason = flaw(name)
+        if reason is not None:
+            raise InvalidTopicName(name, reason)
+        info = self._engine.topic(name)
+        if info is not None and size + HEADER_ROOM_BYTES > info.settings.record_bytes:
+            raise RecordTooLarge(info.settings.record_bytes)
 
     def _to_stage(self, principal: Principal, user: object, id: str, topic: str) -> OpenTransaction:
         self._broker.require(principal, Operation.PUBLISH, topic)
@@ -332,7 +344,8 @@ class OpenTransactions:
 
     def _targets(self, one: OpenTransaction) -> list[Target]:
         """As batches, one for each partition where they are not many. Makes topics where there are none."""
-        by, targets = one.owner.name, self._letters(one.letters)
+        by = one.owner.name
+        targets = self._letters(one.letters, by)
         for topic, values in one.records.items():
             partitions = self._broker.ensure_topic(topic, by).partitions
             placed: dict[int, list[bytes]] = {}
@@ -348,9 +361,10 @@ class OpenTransactions:
             targets += [(topic, at, self._encoded(chosen)) for at, chosen in placed.items()]
         return targets
 
-    def _letters(self, letters: dict[str, list[Records]]) -> list[Target]:
+    def _letters(self, letters: dict[str, list[Records]], by: str) -> list[Target]:
         targets: list[Target] = []
         for topic, found in letters.items():
+            self._broker.ensure_topic(topic, by)
             self._broker.dead_letters.ensure_topic(topic)
             place = dead_letter_place(topic)
             targets += [(*place, one.encoded(self._broker.clock_us)) for one in found]

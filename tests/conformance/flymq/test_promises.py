@@ -145,6 +145,12 @@ def test_a_schema_that_would_divert_to_a_name_that_is_too_long(
     assert [reply.opcode for reply in replies] == [0x01, 0xFF, 0x01]
     assert "at most 249 are allowed" in replies[1].error
     assert values(peer, topic) == [b"{}", b"{}"]
+    id = begin(peer)
+    staged = b"".join(frame(0x43, text(id) + text(topic) + blob(one)) for one in (b"{}", b"1"))
+    peer.send(staged)
+    assert [peer.hear().opcode for _ in range(2)] == [0x43, 0xFF]
+    assert peer.want(0x41, text(id)) == text(id) + b"\x01"
+    assert values(peer, topic) == [b"{}"] * 3
 
 
 @pytest.mark.parametrize("opcode", [0x05, 0x06, 0x61, 0x67])

@@ -7,7 +7,7 @@ now would be refused each time it is tried, and hold up all that are due behind 
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.broker.delivery.dead_letters import ITSELF
+from penstock.broker.delivery.dead_letters import HEADER_ROOM_BYTES, ITSELF
 from penstock.broker.errors import RecordTooLarge
 from penstock.broker.records import Records
 from penstock.broker.schemas.binding import dead_letter_place
@@ -47,8 +47,7 @@ def _letters(broker: "Broker", topic: str, values: list[bytes], reason: str) -> 
     headers = [(b"penstock-reason", reason.encode()), (b"penstock-topic", topic.encode())]
     info = broker.engine.topic(name)
     room = 0 if info is None else info.settings.record_bytes
-    size = sum(len(header) + len(text) for header, text in headers)
-    kept = [value for value in values if len(value) + size <= room]
+    kept = [value for value in values if len(value) + HEADER_ROOM_BYTES <= room]
     if len(kept) < len(values):
         lost = len(values) - len(kept)
         logger.error(
