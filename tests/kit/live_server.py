@@ -21,6 +21,7 @@ import penstock
 from kit.limits import HANG_S
 from penstock.broker.access.access import Principal
 from penstock.log.engine import Pending
+from penstock.server.config.checks import quic_listeners
 from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
@@ -34,6 +35,7 @@ FREE_PORTS = {
     # A process of its own, and a second to start it: for those who want it.
     "listeners.flight": "off",
     "listeners.http": "127.0.0.1:0",
+    **{f"listeners.{name}": "127.0.0.1:0" for name in quic_listeners()},
 }
 
 # A child finds the same sources as the test, installed or not.

@@ -9,7 +9,7 @@ import typer
 from penstock.cli.environment import CONFIG_VARIABLE
 from penstock.cli.options import with_options
 from penstock.errors import PenstockError
-from penstock.server.protocols import PROTOCOLS
+from penstock.server.protocols import PROTOCOLS, quic_rows
 
 if TYPE_CHECKING:  # at run time only the command imports it: `penstock --help` stays quick
     import asyncio
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # at run time only the command imports it: `penstock --help` 
     from penstock.server.config.loading import LoadedConfig
 
 CONFIG_HELP = "TOML file; see penstock config init."
+UDP_HELP = "host:port of all QUIC protocols, or off."
 SET_HELP = "Any setting, as section.key=value; may be given again."
 
 
@@ -34,6 +35,8 @@ def register(app: typer.Typer) -> None:
         for row in PROTOCOLS
         for name in row.listeners
     }
+    if quic_rows():
+        listeners["udp"] = (Annotated[str | None, typer.Option("--udp", help=UDP_HELP)], None)
     app.command("serve")(with_options(serve, "alone", listeners, dict, before="flight"))
 
 

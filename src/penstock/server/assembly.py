@@ -24,8 +24,19 @@ from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.net.limits import connections_that_fit
-from penstock.server.protocols import PROTOCOLS, TcpRow, Terms, tcp_rows
+from penstock.server.net.quic.connection import ConnectionView, MakeConnectionSession
+from penstock.server.net.quic.port import Certificate, EngineSettings
+from penstock.server.protocols import (
+    PROTOCOLS,
+    ProtocolRow,
+    QuicRow,
+    TcpRow,
+    Terms,
+    quic_rows,
+    tcp_rows,
+)
 from penstock.sessions.stream import Session, SessionLimits, Stream
+from penstock.sessions.streams import ConnectionSession
 
 
 def topic_defaults(config: Config) -> TopicSettings:
@@ -156,25 +167,66 @@ def connection_limits(config: Config) -> ConnectionLimits:
 def build_hub(
     config: Config, broker: Broker, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None
 ) -> Hub:
+    sessions = {row.name: _opener(row, broker, config) for row in tcp_rows()}
+    return Hub(loop, connection_limits(config), sessions, tls)
+
+
+def _opener(row: TcpRow, broker: Broker, config: Config) -> MakeSession:
+    make_terms = _terms_of(row, broker, config)
+
+    def open_session(stream: Stream) -> Session:
+        return row.session(broker, stream, make_terms())
+
+    return open_session
+
+
+def _terms_of(row: ProtocolRow, broker: Broker, config: Config) -> Callable[[], Terms]:
     chosen = config.limits
-    limits = connection_limits(config)
-    session_limits = SessionLimits(
+    limits = SessionLimits(
         prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
     )
-    sessions = {row.name: _opener(row, broker, session_limits, config) for row in tcp_rows()}
-    return Hub(loop, limits, sessions, tls)
-
-
-def _opener(row: TcpRow, broker: Broker, limits: SessionLimits, config: Config) -> MakeSession:
     section = config.protocols[row.name]
     advertise = "" if config.server.advertise is None else str(config.server.advertise)
 
-    def open_session(stream: Stream) -> Session:
+    def make() -> Terms:
         principal = broker.access.without_login(row.name)
-        terms = Terms(limits, row.frame_size, principal, section, advertise)
-        return row.session(broker, stream, terms)
+        return Terms(limits, row.frame_size, principal, section, advertise)
 
-    return open_session
+    return make
+
+
+def quic_sessions(config: Config, broker: Broker) -> dict[str, MakeConnectionSession]:
+    """For each protocol on QUIC: what makes its session of a connection."""
+
+    def opener(row: QuicRow) -> MakeConnectionSession:
+        make_terms = _terms_of(row, broker, config)
+
+        def open_session(connection: ConnectionView) -> ConnectionSession:
+            return row.connection(broker, connection, make_terms())
+
+        return open_session
+
+    return {row.name: opener(row) for row in quic_rows()}
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """All but the certificate and the choice of the protocol, which belong to the listeners."""
+    chosen = config.quic
+    keep_alive_us = chosen.keep_alive_us
+    return EngineSettings(
+        choose=lambda offered: None,
+        certificate=Certificate(b"", b""),
+        connections=config.limits.connections,
+        half_open=chosen.half_open,
+        retry_from=chosen.retry_from,
+        streams=chosen.streams,
+        idle_time_s=chosen.idle_time_us / SECOND_US,
+        keep_alive_s=None if keep_alive_us is None else keep_alive_us / SECOND_US,
+        handshake_time_s=chosen.handshake_time_us / SECOND_US,
+        datagram_bytes=chosen.datagram_bytes,
+        stream_window_bytes=chosen.stream_window_bytes,
+        connection_window_bytes=chosen.connection_window_bytes,
+    )
 
 
 def flight_settings(config: Config, address: Address, run_base_us: int | None = None) -> Start:

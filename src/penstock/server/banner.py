@@ -13,15 +13,19 @@ from penstock.broker.access.access import DEVELOPMENT_KEY, Access
 from penstock.broker.access.rights import Operation
 from penstock.broker.broker import Broker
 from penstock.server.net.address import Address
-from penstock.server.protocols import PROTOCOLS, ProtocolSection, tcp_rows
+from penstock.server.protocols import PROTOCOLS, ProtocolSection, quic_rows, tcp_rows
 
 _TITLES: Final = [row.title for row in reversed(tcp_rows())]
 SERVES: Final = {
     "tcp": f"{', '.join(_TITLES[:-1])} and {_TITLES[-1]}",
-    **{name: row.title for row in PROTOCOLS for name in row.listeners},
+    **{name: row.title for row in tcp_rows() for name in row.listeners},
+    "udp": " and ".join(row.title for row in quic_rows()),
+    **{name: row.title for row in quic_rows() for name in row.listeners},
     "flight": "Arrow Flight",
     "http": "/healthz /readyz /metrics /api/v1",
 }
+# Listeners on UDP, which always have TLS.
+QUIC: Final = frozenset({"udp", *(name for row in quic_rows() for name in row.listeners)})
 # Listeners whose address is shown as a URL, whose scheme tells of TLS.
 SCHEMES: Final = {"flight": ("grpc", "grpc+tls"), "http": ("http", "https")}
 
@@ -58,6 +62,9 @@ class Facts:
     client_certificates: bool = False
     insecure: bool = False
     command: str = "penstock"
+    # The engine of QUIC, and the certificate that its clients have to trust if it is self-signed.
+    quic_engine: str = ""
+    quic_trust: str | None = None
 
 
 def command_here(
@@ -106,6 +113,8 @@ def render(facts: Facts) -> str:
     lines = [f"Penstock {__version__}"]
     lines += [f"  {name:<7} {where:<{width}}  {what}" for name, where, what in rows]
     lines.append(f"  {'data':<7} {facts.data_directory}  ({facts.data_source})")
+    if facts.quic_trust is not None:
+        lines.append(f"  {'trust':<7} {facts.quic_trust}")
     commands = list(_first_steps(facts))
     lines += [f"  {name:<7} {text}" for name, text in _needed(facts, "\n".join(commands))]
     if facts.insecure:
@@ -116,6 +125,8 @@ def render(facts: Facts) -> str:
 def _listener(facts: Facts, name: str, address: Address) -> tuple[str, str, str]:
     encrypted = name in facts.tls_only
     words = ""
+    if name in QUIC:
+        return name, str(address), f"{SERVES[name]} over QUIC, {facts.quic_engine}"
     if encrypted and facts.client_certificates:
         words = ", TLS with a client certificate only"
     elif name not in SCHEMES and facts.tls:

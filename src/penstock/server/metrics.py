@@ -5,6 +5,7 @@ are labels on /metrics/partitions only. Names have base units, and counters end 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -26,6 +27,7 @@ from penstock.log.errors import UnknownPartition, UnknownTopic
 from penstock.server.flight.host import FlightHost
 from penstock.server.net.counters import Histogram
 from penstock.server.net.hub import Hub
+from penstock.server.net.quic.host import QuicHost
 
 # A flush takes 0.2 ms on a good disk and seconds on a failing one.
 FLUSH_BOUNDS_S: Final = (
@@ -85,6 +87,7 @@ class Metrics:
         self.broker: Broker | None = None
         self.engine: Engine | None = None
         self.flight: FlightHost | None = None
+        self.quic: QuicHost | None = None
         # Looks at many files, so once is enough.
         self._build = build_info()
 
@@ -104,6 +107,8 @@ class Metrics:
         )  # fmt: skip
         if self.hub is not None:
             yield from _sockets(self.hub)
+        if self.quic is not None:
+            yield from _quic(self.quic)
         if self.broker is not None:
             yield from _protocols(self.broker)
             yield from _subscriptions(self.broker)
@@ -220,6 +225,32 @@ def _sockets(hub: Hub) -> Iterator[Metric]:
     yield _gauge("buffered_bytes", "Bytes held for all connections.", hub.held_bytes)
     yield _gauge("buffered_bytes_limit", "The limit.", hub.limits.buffered_bytes_total)
     yield _gauge("connections_limit", "The limit.", hub.limits.connections)
+
+
+def _quic(host: QuicHost) -> Iterator[Metric]:
+    found = host.statistics()
+    for name, words, attribute in (
+        ("quic_received_datagrams", "Datagrams read.", "datagrams_in"),
+        ("quic_sent_datagrams", "Datagrams sent.", "datagrams_out"),
+        (
+            "quic_lost_packets",
+            "Packets that had to be sent again; qh3 alone counts them.",
+            "lost_packets",
+        ),
+        ("quic_retries", "Clients that were asked to prove their address.", "retries_sent"),
+    ):
+        yield _counter(name, words, sum(getattr(one, attribute) for one in found))
+    dropped: Counter[str] = Counter()
+    served: Counter[str] = Counter()
+    for one in found:
+        dropped.update(one.dropped)
+        served.update(one.served_by)
+    yield _counters("quic_dropped", "Datagrams and handshakes not used.", "reason", dropped)
+    yield _counters(
+        "quic_accepted", "Connections by the library that serves them.", "library", served
+    )
+    half_open = sum(one.half_open for one in found)
+    yield _gauge("quic_half_open", "Connections whose handshake is not complete.", half_open)
 
 
 def _protocols(broker: Broker) -> Iterator[Metric]:

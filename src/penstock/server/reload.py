@@ -107,13 +107,16 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
         config = _merged(server.config, wanted.config)
         check_together(config, wanted.sources)
         use_certificates = await asyncio.to_thread(server.certificates.read_again, config.tls)
+        tls = config.tls
+        paths = (tls.certificate, tls.key) if tls.certificate and tls.key else None
+        new_quic = await server.quic.renew(paths)
         new_certificates = use_certificates()
         _apply_keys(server, config)
     except (PenstockError, OSError) as error:
         logger.error("SIGHUP: nothing is changed: %s", error)
         return
     changes = list(_changes(server.config, wanted.config))
-    if new_certificates:
+    if new_certificates or new_quic:
         logger.info("SIGHUP: the certificate was read again")
     if config.keys != server.config.keys:
         logger.info("SIGHUP: [[keys]] were read again, there are %d now", len(config.keys))
@@ -128,7 +131,12 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
     elif server.config.keys and not wanted.config.keys:
         text = "SIGHUP: to be without [[keys]] needs a restart; the %d that there were still work"
         logger.warning(text, len(server.config.keys))
-    if not changes and not new_certificates and wanted.config.keys == server.config.keys:
+    if (
+        not changes
+        and not new_certificates
+        and not new_quic
+        and wanted.config.keys == server.config.keys
+    ):
         logger.info("SIGHUP: nothing has changed")
     await _apply(server, config, new_certificates=new_certificates)
 

@@ -26,8 +26,10 @@ from penstock.server.assembly import (
     build_access,
     build_broker,
     build_hub,
+    engine_settings,
     flight_settings,
     open_engine,
+    quic_sessions,
     topic_defaults,
 )
 from penstock.server.banner import (
@@ -38,9 +40,9 @@ from penstock.server.banner import (
     why_there,
     writing_without_login,
 )
-from penstock.server.config.checks import check_exposure, listening
+from penstock.server.config.checks import check_exposure, listening, quic_listeners
 from penstock.server.config.loading import LoadedConfig
-from penstock.server.config.schema import SECOND_US
+from penstock.server.config.schema import SECOND_US, UDP
 from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.host import FlightHost
 from penstock.server.http.api import Api
@@ -54,8 +56,10 @@ from penstock.server.net.connection import Connection
 from penstock.server.net.hub import Hub
 from penstock.server.net.listeners import Listener
 from penstock.server.net.peer_log import PeerLog
+from penstock.server.net.quic.host import QuicHost
+from penstock.server.net.quic.listener import QuicListener
 from penstock.server.notify import notify
-from penstock.server.protocols import PROTOCOLS
+from penstock.server.protocols import quic_rows, tcp_rows
 from penstock.server.reload import Certificates, reload
 from penstock.server.signals import watch_stop_signals
 
@@ -64,7 +68,7 @@ DRAIN_POLL_S: Final = 0.02
 # Peers see the server's close and close their side; those that do not are cut off.
 GOODBYE_TIME_S: Final = 0.3
 # Listeners whose connections speak one protocol, and which; all others look at the first bytes.
-ONE_PROTOCOL: Final = {name: row.name for row in PROTOCOLS for name in row.listeners}
+ONE_PROTOCOL: Final = {name: row.name for row in tcp_rows() for name in row.listeners}
 # Listeners that other modules serve. Flight's sockets only reserve its port while its process is away.
 NOT_OURS: Final = frozenset({"http", "flight"})
 
@@ -105,7 +109,7 @@ class Server:
     ) -> None:
         self.loaded = loaded
         self.config = loaded.config
-        self.listeners: dict[str, Listener] = {}
+        self.listeners: dict[str, Listener | QuicListener] = {}
         self.observations = Observations()
         self.metrics = Metrics(self.observations)
         self.peer_log = PeerLog(time.monotonic)
@@ -119,6 +123,7 @@ class Server:
         self._environment = environment
         self._say = say
         self.flight: FlightHost | None = None
+        self.quic = QuicHost(self.quic_certificate(), self.config.server.data_directory)
         self._http_listener: HttpListener | None = None
         self._lag: LoopLag | None = None
         self._load_again = load_again
@@ -170,8 +175,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._lag = LoopLag(loop, self.observations.loop_lag_seconds)
         self.certificates = Certificates(self.config.tls)
-        for name, address in listening(self.config).items():
-            self.listeners[name] = Listener(name, address)
+        self._bind()
         # Probes are answered while the log is recovered, unless keys in it decide who may listen.
         if check_exposure(self.config) is None:
             await self._start_http()
@@ -185,8 +189,12 @@ class Server:
             await self._start_http()
         await self._start_flight()
         for name, listener in self.listeners.items():
-            if name not in NOT_OURS:
+            if name not in NOT_OURS and isinstance(listener, Listener):
                 await listener.listen(self._factory(name))
+        if self.quic.listeners:
+            sessions = quic_sessions(self.config, self.broker)
+            await self.quic.start(self.hub, engine_settings(self.config), sessions)
+            self.metrics.quic = self.quic
         self.http.state = "ready"
         notify(self._environment, "READY=1")
         if not sys.stderr.isatty():  # on a terminal the banner says it
@@ -194,6 +202,27 @@ class Server:
             data = os.path.abspath(self.config.server.data_directory)
             logger.info("started: Penstock %s, %s, data in %s", __version__, where, data)
         self._say(self._banner())
+
+    def _bind(self) -> None:
+        on_udp = quic_listeners()
+        for name, address in listening(self.config).items():
+            if name in on_udp:
+                rows = [row for row in quic_rows() if name == UDP or name in row.listeners]
+                listener = QuicListener(name, address, rows)
+                self.quic.listeners.append(listener)
+                self.listeners[name] = listener
+            else:
+                self.listeners[name] = Listener(name, address)
+        if self.config.tls.client_ca is not None and on_udp:
+            logger.warning(
+                "listeners.%s off: tls.client_ca asks for client certificates, and QUIC cannot yet",
+                ", listeners.".join(on_udp),
+            )
+
+    def quic_certificate(self) -> tuple[str, str] | None:
+        """The files of the configured certificate, which QUIC uses too."""
+        tls = self.config.tls
+        return None if tls.certificate is None or tls.key is None else (tls.certificate, tls.key)
 
     def _assemble(self, loop: asyncio.AbstractEventLoop) -> None:
         access = build_access(self.config, self.engine, loop)
@@ -291,6 +320,8 @@ class Server:
                 client_certificates=self.config.tls.client_ca is not None,
                 insecure=self.config.server.insecure,
                 command=command_here(),
+                quic_engine=self.quic.engine_name,
+                quic_trust=self.quic.trusted_by(),
             )
         )
 
@@ -305,6 +336,7 @@ class Server:
                 listener.close()
         if hasattr(self, "hub"):
             await asyncio.gather(self._drain(), self._stop_flight())
+        self.quic.stop()
         if self._http_listener is not None:
             await self._http_listener.stop()
             self._http_listener = None

@@ -44,6 +44,7 @@ def test_small_frames_are_not_delayed(loop: str) -> None:
             _, writer = await echo.connect()
             await echo.until(lambda: echo.hub.connections)
             (connection,) = echo.hub.connections
+            assert isinstance(connection, Connection)
             found = connection._transport.get_extra_info("socket")
             assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             await hang_up(writer)

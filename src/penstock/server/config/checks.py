@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.server.config.errors import ConfigConflict
-from penstock.server.config.schema import Config
+from penstock.server.config.schema import UDP, Config
 from penstock.server.config.units import format_bytes
 from penstock.server.net.address import Address
-from penstock.server.protocols import PROTOCOLS
+from penstock.server.protocols import PROTOCOLS, quic_rows, tcp_rows
 
 # BlipMQ's length field may say 16 MiB, whatever the largest record of the log is.
 LARGEST_FIXED_FRAME_BYTES: Final = 16 * 1024 * 1024
@@ -28,11 +28,21 @@ def check_together(config: Config, sources: Mapping[str, object]) -> None:
 
 def listening(config: Config) -> dict[str, Address]:
     """The listeners that are on, by name: all protocols together, each alone, then the others."""
-    alone = [name for row in PROTOCOLS for name in row.listeners]
-    others = [name for name in config.listeners.__struct_fields__ if name not in alone]
-    names = [others[0], *alone, *others[1:]]
+    alone = [name for row in tcp_rows() for name in row.listeners]
+    quic = quic_listeners()
+    known = {*alone, *quic}
+    others = [name for name in config.listeners.__struct_fields__ if name not in known]
+    if config.tls.client_ca is not None:
+        quic = []
+    names = [others[0], *alone, *quic, *others[1:]]
     addresses = {name: config.listeners.of(name) for name in names}
     return {name: address for name, address in addresses.items() if address is not None}
+
+
+def quic_listeners() -> list[str]:
+    """The names of those on UDP: that of all QUIC protocols, and each alone."""
+    rows = quic_rows()
+    return [UDP, *(name for row in rows for name in row.listeners)] if rows else []
 
 
 def development_key_allowed(config: Config, *, stored_keys: bool = False) -> bool:
@@ -77,14 +87,27 @@ def _check_tls(config: Config, sources: Mapping[str, object]) -> None:
             f"tls.client_ca is set ({sources['tls.client_ca']}) but tls.certificate and tls.key "
             "are not; set all three or none",
         )
+    if tls.client_ca is None:
+        return
+    # Of the engines of QUIC none can ask for a certificate yet: those listeners would let everybody
+    # in. They are off where nobody has asked for them.
+    for name in quic_listeners():
+        key = f"listeners.{name}"
+        if config.listeners.of(name) is not None and str(sources[key]) != "default":
+            raise ConfigConflict(
+                ("tls.client_ca", key),
+                f"tls.client_ca is set ({sources['tls.client_ca']}), and {key} ({sources[key]}) cannot ask "
+                f"for client certificates over QUIC; set {key} to off",
+            )
 
 
 def _check_listeners(config: Config, sources: Mapping[str, object]) -> None:
-    names: dict[Address, str] = {}
+    names: dict[tuple[Address, bool], str] = {}
+    on_udp = set(quic_listeners())
     for name, address in listening(config).items():
         if address.port == 0:
             continue
-        other = names.setdefault(address, name)
+        other = names.setdefault((address, name in on_udp), name)
         if other != name:
             keys = (f"listeners.{other}", f"listeners.{name}")
             raise ConfigConflict(

@@ -29,7 +29,7 @@ from penstock.server.config.kinds import (
     time,
 )
 from penstock.server.net.address import Address, parse_address
-from penstock.server.protocols import PROTOCOLS, ProtocolSection
+from penstock.server.protocols import PROTOCOLS, ProtocolRow, ProtocolSection, QuicRow, quic_rows
 
 Protocol = TypeVar("Protocol", bound=ProtocolSection)
 
@@ -93,17 +93,35 @@ class ListenersConfig(Section, frozen=True):
         return address
 
 
+# Where all protocols on QUIC are, as far as there are some.
+UDP: Final = "udp"
+_UDP_WORDS: Final = (
+    "All QUIC protocols, told apart by the name that clients ask for (ALPN). Always TLS."
+)
+
+
+def _alone(row: ProtocolRow) -> str:
+    return f"{row.title} alone, on UDP." if isinstance(row, QuicRow) else f"{row.title} alone."
+
+
 # With the listeners that each protocol has for itself.
 AllListenersConfig: Final[Any] = msgspec.defstruct(
     "AllListenersConfig",
     [
-        (
-            name,
-            Annotated[Listener | None, f"{row.title} alone."],
-            None if default is None else parse_address(default),
-        )
-        for row in PROTOCOLS
-        for name, default in row.listeners.items()
+        *(
+            (
+                name,
+                Annotated[Listener | None, _alone(row)],
+                None if default is None else parse_address(default),
+            )
+            for row in PROTOCOLS
+            for name, default in row.listeners.items()
+        ),
+        *(
+            [(UDP, Annotated[Listener | None, _UDP_WORDS], Address("127.0.0.1", 4848))]
+            if quic_rows()
+            else []
+        ),
     ],
     bases=(ListenersConfig,),
     frozen=True,
@@ -117,6 +135,47 @@ class TlsConfig(Section, frozen=True):
     client_ca: Annotated[
         Path | None, "PEM file; when set, clients must show a certificate signed by it."
     ] = None
+
+
+class QuicConfig(Section, frozen=True):
+    # The real brokers and clients have 30 s.
+    idle_time_us: Annotated[
+        int,
+        time(least=SECOND_US),
+        "A connection whose peer is not heard for this long is closed; the peer may ask for less.",
+    ] = 30 * SECOND_US
+    keep_alive_us: Annotated[
+        Annotated[int, time(least=100 * MILLISECOND_US)] | None,
+        "After this much silence the server sends a PING, so that idle subscribers stay; off: never.",
+    ] = 10 * SECOND_US
+    handshake_time_us: Annotated[
+        Time, "A connection whose handshake is not complete by then is forgotten."
+    ] = 10 * SECOND_US
+    # A Felix client asks for up to 1,024.
+    streams: Annotated[
+        int, count(most=65_536), "Streams that a client may have open, of each direction."
+    ] = 1_024
+    half_open: Annotated[Count, "Connections whose handshake is not complete."] = 1_000
+    retry_from: Annotated[
+        int,
+        count(least=0),
+        "From this many half-open connections on, a new client must prove its address first (Retry).",
+    ] = 100
+    # Within what a frame of Ethernet carries, also over IPv6.
+    datagram_bytes: Annotated[
+        int,
+        size(least=1_200, most=1_452),
+        "Largest datagram that the server sends; less where a tunnel on the way carries less.",
+    ] = 1_452
+    stream_window_bytes: Annotated[
+        int, size(least=64 * KIB), "Bytes of one stream that may be on their way to the server."
+    ] = MIB
+    connection_window_bytes: Annotated[
+        int,
+        size(least=64 * KIB),
+        "Bytes of all streams of a connection on their way; never more than the socket's buffer, "
+        "see net.core.rmem_max.",
+    ] = 4 * MIB
 
 
 class LimitsConfig(Section, frozen=True):
@@ -250,6 +309,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerConfig = ServerConfig()
     listeners: ListenersConfig = AllListenersConfig()
     tls: TlsConfig = TlsConfig()
+    quic: QuicConfig = QuicConfig()
     limits: LimitsConfig = LimitsConfig()
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
@@ -280,6 +340,7 @@ SECTIONS: Final[dict[str, tuple[type[Section], str]]] = {
         'Where to listen: "host:port", IPv6 in brackets, port 0 for any free one, "off" for none.',
     ),
     "tls": (TlsConfig, "Certificate and key together switch TLS on, on the same ports."),
+    **({"quic": (QuicConfig, "Connections over QUIC.")} if quic_rows() else {}),
     "limits": (LimitsConfig, "At a limit the server stops reading, refuses or closes, and counts."),
     "http": (HttpConfig, "The HTTP listener."),
     "log": (LogConfig, "The durable log."),

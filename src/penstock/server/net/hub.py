@@ -18,8 +18,7 @@ from penstock.sessions.stream import Session, Stream
 from penstock.turns import Turn
 
 if TYPE_CHECKING:
-    from penstock.server.net.connection import Connection
-    from penstock.server.net.stream import NetStream
+    from penstock.server.net.stream import Carrier, NetStream
 
 # One read takes at most this much. Measured: larger reads no longer make the split faster.
 READ_BUFFER_BYTES: Final = 256 * 1024
@@ -61,7 +60,7 @@ class Hub:
         self.tls = tls
         self.counters = SocketCounters()
         self.peer_log = PeerLog(loop.time)
-        self.connections: set[Connection] = set()
+        self.connections: set[Carrier] = set()
         # Every read of the loop goes here and is copied out before the next one.
         self.read_view = memoryview(bytearray(READ_BUFFER_BYTES))
         self.held_bytes = 0
@@ -75,7 +74,7 @@ class Hub:
         self._behind: deque[NetStream] = deque()
         self._short_of_memory: set[NetStream] = set()
 
-    def admit(self, connection: "Connection", address: str) -> str | None:
+    def admit(self, connection: "Carrier", address: str) -> str | None:
         """Admits the connection, or returns the limit that it exceeds."""
         if len(self.connections) >= self.limits.connections:
             return "connections"
@@ -85,7 +84,7 @@ class Hub:
         self.connections.add(connection)
         return None
 
-    def forget(self, connection: "Connection", address: str) -> None:
+    def forget(self, connection: "Carrier", address: str) -> None:
         if connection not in self.connections:
             return
         self.connections.remove(connection)

@@ -32,7 +32,7 @@ class Listener:
 
     def __init__(self, name: str, wanted: Address) -> None:
         self.name = name
-        self.sockets = _bind(name, wanted)
+        self.sockets = bind_all(name, wanted)
         self.address = Address(wanted.host, self.sockets[0].getsockname()[1])
         self._servers: list[asyncio.Server] = []
 
@@ -54,19 +54,21 @@ class Listener:
             bound.close()
 
 
-def _bind(name: str, wanted: Address) -> list[socket.socket]:
+def bind_all(
+    name: str, wanted: Address, kind: socket.SocketKind = socket.SOCK_STREAM
+) -> list[socket.socket]:
+    """A socket for each address that the host stands for. Raises BindFailed."""
     bound: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(
-            wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = socket.getaddrinfo(wanted.host, wanted.port, type=kind, flags=socket.AI_PASSIVE)
         port = wanted.port
         # A name may stand for several addresses; all of them get the same port.
-        for family, kind, protocol, _, target in dict.fromkeys(found):
+        for family, _, protocol, _, target in dict.fromkeys(found):
             one = socket.socket(family, kind, protocol)
             bound.append(one)
             one.setblocking(False)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if kind == socket.SOCK_STREAM:  # with UDP it would let two servers share a port
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.bind((target[0], port, *target[2:]))

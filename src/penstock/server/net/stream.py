@@ -1,8 +1,9 @@
 """One stream of bytes with its session: gathers what is written, keeps its budget, pauses and resumes.
 
-A TCP connection has one stream; a QUIC connection will have many. A stream knows no socket and no TLS: its
-connection (connection.py) carries the bytes. Writes of one turn of the loop go out together. The connection
-gets new bytes only while it takes them all; the rest waits here, where it is counted.
+A TCP connection has one stream, a QUIC connection many (quic/stream.py). A stream knows no socket and
+no TLS: its connection (connection.py) carries the bytes. Writes of one turn of the loop go out
+together. The connection gets new bytes only while it takes them all; the rest waits here, where it is
+counted.
 """
 
 import logging
@@ -57,6 +58,12 @@ class Carrier:
     def close(self) -> None: ...
     def say_goodbye(self) -> None: ...
     def abort(self) -> None: ...
+    def drain(self) -> None: ...
+    def busy(self) -> bool:
+        return False
+
+    def finished(self) -> bool:
+        return True
 
 
 class NetStream:

@@ -9,7 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.server.net.quic.port import DATA, RESET, EngineSettings, Event, NoApplication
+from penstock.server.net.quic.port import (
+    DATA,
+    RESET,
+    WRITABLE,
+    EngineSettings,
+    Event,
+    NoApplication,
+)
 
 # The uid of our keep-alive PINGs; nothing else of ours sends PINGs.
 KEEP_ALIVE_PING: Final = 0
@@ -38,6 +45,8 @@ class Link(ABC):
         self.new_ids: list[bytes] = []
         self.old_ids: list[bytes] = []
         self.wants_streams = False
+        # Streams whose queue is watched, with the bytes that it may have left.
+        self.watched: dict[int, int] = {}
         self.events: list[Event] = []
         # The last chunks of the streams that have some in this turn.
         self._chunks: dict[int, list[bytes]] = {}
@@ -145,6 +154,12 @@ class Link(ABC):
 
     @abstractmethod
     def close(self, code: int, reason: str, *, transport: bool = False) -> None: ...
+
+    def look_at_watched(self) -> None:
+        for stream, most_bytes in list(self.watched.items()):
+            if self.queued_bytes(stream) <= most_bytes:
+                del self.watched[stream]
+                self.events.append((WRITABLE, self.serial, stream, b"", 0))
 
     # --- time -------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from penstock.errors import PenstockError
 #   RESET    id      -                                 code     the peer gave up its side
 #   STOPPED  id      -                                 code     the peer reads no more; our side is reset
 #   STREAMS  -       -                                 -        `open` has given none, and may give one now
+#   WRITABLE id      -                                 -        `watch` has asked for it
 #   CLOSED   -       reason                            code     the connection is gone
 Event = tuple[int, int, int, bytes, int]
 
@@ -36,6 +37,7 @@ RESET: Final = 2
 STOPPED: Final = 3
 STREAMS: Final = 4
 CLOSED: Final = 5
+WRITABLE: Final = 6
 
 NO_STREAM: Final = -1
 # Of CLOSED, where no code was sent or received: idle for too long, or lost.
@@ -158,6 +160,11 @@ class Engine(Protocol):
 
     def queued_bytes(self, connection: int, stream: int) -> int:
         """Bytes of the stream that were not sent once."""
+        ...
+
+    def watch(self, connection: int, stream: int, most_bytes: int) -> None:
+        """WRITABLE is reported, once, when the stream has no more than this queued; also when it has
+        ended."""
         ...
 
     def unacknowledged(self, connection: int) -> bool:

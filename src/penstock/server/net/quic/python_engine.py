@@ -320,6 +320,9 @@ class PythonEngine:
                 self._touched = {one.serial: one for one in touched[number:]}
                 break
             self._transmit(link, now_s)
+            if link.watched and not link.over and not link.end_told:
+                link.look_at_watched()
+                self._events += link.take_events()
         return 0.0 if self._events else self._next_timer_s()
 
     def _transmit(self, link: Link, now_s: float) -> None:
@@ -386,6 +389,11 @@ class PythonEngine:
     def queued_bytes(self, connection: int, stream: int) -> int:
         link = self._links.get(connection)
         return 0 if link is None or link.end_told else link.queued_bytes(stream)
+
+    def watch(self, connection: int, stream: int, most_bytes: int) -> None:
+        link = self._usable(connection)
+        if link is not None:
+            link.watched[stream] = most_bytes
 
     def unacknowledged(self, connection: int) -> bool:
         link = self._links.get(connection)
