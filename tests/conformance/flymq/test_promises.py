@@ -1,5 +1,5 @@
 """Promises of FlyMQ that a peer could try to break: clocks that jump, names at their limit, topics that are
-deleted under messages, members that fall silent, users that are disabled in the middle of their work."""
+deleted under messages, cancels in the last moment, users that are disabled in the middle of their work."""
 
 import struct
 import threading
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conformance.blipmq.peer import BlipMQPeer, nack, ping, pong, until
-from conformance.blipmq.peer import message as blipmq_message
+from conformance.blipmq.peer import until
 from conformance.flymq.peer import (
     CAP,
     OK,
@@ -18,49 +17,20 @@ from conformance.flymq.peer import (
     fetch,
     fetched,
     frame,
-    group_row,
     live,
     names,
     placed,
     produce,
     text,
 )
+from conformance.flymq.promises import ADMIN, HOUR_MS, begin, delayed, join, joined, values
 from kit.limits import HANG_S
 from kit.live_server import LiveServer
 
-from penstock.broker.access.access import Principal
 from penstock.log.engine import Target, walk_topics
 
-ADMIN = Principal("test", "admin")
 DAY_US = 24 * 3_600 * 1_000_000
-HOUR_MS = 3_600_000
 LONGEST = 249
-
-
-def delayed(topic: str, value: bytes, delay_ms: int) -> bytes:
-    return text(topic) + blob(value) + struct.pack(">q", delay_ms)
-
-
-def join(topic: str, member: str = "", timeout_ms: int = 30_000) -> bytes:
-    return text(topic) + text("g") + text(member) + struct.pack(">I", timeout_ms)
-
-
-def joined(payload: bytes) -> tuple[str, list[int]]:
-    size = int.from_bytes(payload[:2], "big")
-    (count,) = struct.unpack_from(">I", payload, 6 + size)
-    return payload[2 : 2 + size].decode(), list(
-        struct.unpack_from(f">{count}i", payload, 10 + size)
-    )
-
-
-def begin(peer: FlyMQPeer) -> str:
-    reply = peer.want(0x40)
-    return reply[2 : 2 + int.from_bytes(reply[:2], "big")].decode()
-
-
-def values(peer: FlyMQPeer, topic: str) -> list[bytes]:
-    return [value for _, _, value in peer.fetch(topic)[0]]
-
 
 # --- a clock that jumps ---------------------------------------------------------------------------
 
@@ -170,80 +140,6 @@ def test_groups_that_could_never_have_an_offset(
     refused = peer.ask(opcode, place + behind).error
     assert "is not allowed" in refused or "1 to 249 bytes" in refused
     assert text(group) not in peer.want(0x62)
-
-
-# --- members --------------------------------------------------------------------------------------
-
-
-def described(peer: FlyMQPeer, topic: str) -> bytes:
-    return peer.want(0x63, text(topic) + text("g"))
-
-
-def test_members_are_counted_by_what_they_say(server: LiveServer, topic: str) -> None:
-    """One that leaves is none, although it stays connected; one that goes on elsewhere is one."""
-    with FlyMQPeer(server.port()) as one, FlyMQPeer(server.port()) as other:
-        one.create(topic)
-        one.want(0x06, text(topic) + text("g") + bytes(12))
-        member, _ = joined(one.want(0x67, join(topic)))
-        assert described(other, topic) == group_row(topic, "g", 1, {0: 0})
-        other.want(0x68, join(topic, member, 1))
-        assert described(other, topic) == group_row(topic, "g", 2, {0: 0})
-        one.want(0x69, join(topic, member)[:-4])
-        assert described(other, topic) == group_row(topic, "g", 1, {0: 0})
-
-
-def test_a_deleted_group_has_no_members(peer: FlyMQPeer, topic: str) -> None:
-    peer.create(topic)
-    member, _ = joined(peer.want(0x67, join(topic)))
-    assert peer.want(0x65, text(topic) + text("g")) == OK
-    assert "join again" in peer.ask(0x68, join(topic, member, 1)).error
-    again, partitions = joined(peer.want(0x67, join(topic, member)))
-    assert again != member and partitions == [0]
-
-
-def test_one_that_goes_silent_is_out(server: LiveServer, topic: str) -> None:
-    """Its partitions go to the other one, which asks in time."""
-    with FlyMQPeer(server.port()) as silent, FlyMQPeer(server.port()) as other:
-        silent.create(topic, 2)
-        gone, _ = joined(silent.want(0x67, join(topic, "", 1_000)))
-        member, partitions = joined(other.want(0x67, join(topic)))
-        assert partitions == [1]
-        until(
-            lambda: joined(other.want(0x68, join(topic, member, 1)))[1] == [0, 1],
-            "the partitions of the silent one",
-        )
-        assert "join again" in silent.ask(0x68, join(topic, gone, 1)).error
-
-
-def test_no_record_is_skipped_when_partitions_change_hands(server: LiveServer, topic: str) -> None:
-    """Each member commits what it has read; together they have read everything, whoever leaves."""
-    with FlyMQPeer(server.port()) as one, FlyMQPeer(server.port()) as other:
-        one.create(topic, 4)
-        sent = {b"%d" % number for number in range(80)}
-        for number, value in enumerate(sorted(sent)):
-            one.produce(topic, value, partition=number % 4)
-        read: set[bytes] = set()
-        members = {one: joined(one.want(0x67, join(topic)))[0]}
-        take(one, topic, members[one], read, 3)
-        members[other] = joined(other.want(0x67, join(topic)))[0]
-        for _ in range(3):
-            for peer, member in members.items():
-                take(peer, topic, member, read, 3)
-        one.want(0x69, join(topic, members[one])[:-4])
-        while len(read) < len(sent):
-            before = len(read)
-            take(other, topic, members[other], read, 7)
-            assert len(read) > before
-        assert read == sent
-
-
-def take(peer: FlyMQPeer, topic: str, member: str, read: set[bytes], most: int) -> None:
-    for partition in joined(peer.want(0x68, join(topic, member, 1)))[1]:
-        place = text(topic) + text("g") + struct.pack(">i", partition)
-        start = int.from_bytes(peer.want(0x05, place + text("commit")), "big")
-        found, after = peer.fetch(topic, start, most, partition)
-        read.update(value for _, _, value in found)
-        peer.want(0x06, place + struct.pack(">Q", after))
 
 
 # --- topics that are deleted ----------------------------------------------------------------------
@@ -361,71 +257,6 @@ def test_a_cancel_that_races_with_the_delivery(server: LiveServer, topic: str) -
         assert sorted(values(peer, topic)) == sorted([*expected, b"end"])
 
 
-# --- dead letters ---------------------------------------------------------------------------------
-
-
-def test_dead_letters_of_dead_letters(peer: FlyMQPeer, topic: str) -> None:
-    """A topic of dead letters is one like others: what is in `<topic>.dlq.dlq` goes back to it."""
-    letters = f"{topic}.dlq"
-    peer.produce(f"{letters}.dlq", b"v")
-    assert peer.want(0x21, text(letters) + text("0-0")) == OK
-    assert peer.want(0x21, text(topic) + text("0-0")) == OK
-    assert values(peer, topic) == [b"v"]
-    for name in (letters, topic):
-        again = peer.want(0x21, text(name) + text("0-0"))
-        assert again[:1] == b"\x00" and b"replayed already" in again
-    assert peer.want(0x22, text(letters)) == OK
-    assert values(peer, letters) == [b"v"]
-
-
-def test_two_replays_at_once_make_one_copy(server: LiveServer, topic: str) -> None:
-    with FlyMQPeer(server.port()) as peer:
-        for number in range(20):
-            peer.produce(f"{topic}.dlq", b"%d" % number)
-    together = threading.Barrier(4)
-    done: list[int] = []
-
-    def replay() -> None:
-        with FlyMQPeer(server.port()) as peer:
-            for number in range(20):
-                together.wait(HANG_S)
-                done.append(peer.want(0x21, text(topic) + text(f"0-{number}"))[0])
-
-    threads = [threading.Thread(target=replay) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANG_S)
-    assert sum(done) == 20 and len(done) == 80
-    with FlyMQPeer(server.port()) as peer:
-        assert sorted(values(peer, topic)) == sorted(b"%d" % number for number in range(20))
-
-
-def test_a_long_list_of_dead_letters_fits_a_frame(peer: FlyMQPeer, topic: str) -> None:
-    """In parts: the rest is read when those before it are purged or replayed."""
-    for _ in range(5):
-        peer.produce(f"{topic}.dlq", bytes(8 << 20))
-    reply = peer.want(0x20, text(topic) + struct.pack(">i", 1_000))
-    assert len(reply) <= CAP and int.from_bytes(reply[:4], "big") >= 1
-
-
-@pytest.mark.row("flymq-0x21")
-def test_a_replay_that_cannot_be_is_no_error(
-    peer: FlyMQPeer, server: LiveServer, topic: str
-) -> None:
-    """The answer says false and why, as clients expect it, and the entry can be replayed later."""
-    peer.want(0x10, text("numbers") + b"\x04json" + blob(b'{"type":"integer"}'))
-    peer.create(topic)
-    broker = server.server.broker
-    server.settle(lambda: broker.change_topic(ADMIN, topic, {"schema": "numbers"}))
-    peer.produce(f"{topic}.dlq", b'"x"')
-    reply = peer.want(0x21, text(topic) + text("0-0"))
-    assert reply[:1] == b"\x00" and b"schema validation failed: [type mismatch" in reply
-    server.settle(lambda: broker.change_topic(ADMIN, topic, {"schema": ""}))
-    assert peer.want(0x21, text(topic) + text("0-0")) == OK
-    assert values(peer, topic) == [b'"x"']
-
-
 # --- FETCH ----------------------------------------------------------------------------------------
 
 
@@ -536,66 +367,3 @@ def test_a_transaction_of_another_user_does_not_exist(guarded: LiveServer, topic
             assert ann.want(0x41, text(id)) == text(id) + b"\x01"
         assert root.ask(0x41, text(id)).error == f"transaction not found: {id}"
         assert values(root, topic) == [b"v"]
-
-
-# --- bound topics ---------------------------------------------------------------------------------
-
-
-def test_blipmq_names_path_and_rule(server: LiveServer, peer: FlyMQPeer, topic: str) -> None:
-    schema = b'{"type":"object","properties":{"a":{"type":"array","items":{"maximum":3}}}}'
-    peer.want(0x10, text("deep") + b"\x04json" + blob(schema))
-    peer.create(topic)
-    broker = server.server.broker
-    server.settle(lambda: broker.change_topic(ADMIN, topic, {"schema": "deep"}))
-    with BlipMQPeer(server.port()).login() as publisher:
-        publisher.send(blipmq_message(1, topic, b'{"a":[1,9]}') + ping(2))
-        refused = publisher.frame()
-        assert refused[4:13] == nack(1, 400, "")[4:13]
-        assert b"a[1]" in refused or b"a.1" in refused, refused
-        assert publisher.frame() == pong(2)
-    assert values(peer, topic) == []
-
-
-def test_a_transaction_makes_dead_letters_with_its_commit(
-    server: LiveServer, peer: FlyMQPeer, topic: str
-) -> None:
-    """Of what the schema refuses under `on_invalid = dlq`: with the good ones, or not at all."""
-    peer.want(0x10, text("integers") + b"\x04json" + blob(b'{"type":"integer"}'))
-    peer.create(topic)
-    broker = server.server.broker
-    changes: dict[str, object] = {"schema": "integers", "on_invalid": "dlq"}
-    server.settle(lambda: broker.change_topic(ADMIN, topic, changes))
-    for end in (0x42, 0x41):
-        id = begin(peer)
-        staged = [b"1", b"x", b"2", b"y"]
-        peer.send(b"".join(frame(0x43, text(id) + text(topic) + blob(one)) for one in staged))
-        for value in staged:
-            reply = peer.hear()
-            name = topic if value.isdigit() else f"{topic}.dlq"
-            assert reply.opcode == 0x43 and reply.payload.startswith(text(name) + bytes(12))
-        assert peer.fetch(topic) == ([], 0)
-        assert peer.want(0x20, text(topic) + struct.pack(">i", 9)) == bytes(4)
-        assert peer.want(end, text(id)) == text(id) + b"\x01"
-    assert values(peer, topic) == [b"1", b"2"]
-    letters = peer.want(0x20, text(topic) + struct.pack(">i", 9))
-    assert letters[:4] == struct.pack(">I", 2)
-    assert blob(b"x") in letters and blob(b"y") in letters and b"invalid JSON message" in letters
-
-
-def test_a_large_transaction_with_dead_letters(
-    server: LiveServer, peer: FlyMQPeer, topic: str
-) -> None:
-    """More than is kept in memory."""
-    peer.want(0x10, text("small") + b"\x04json" + blob(b'{"maxLength":9}'))
-    peer.create(topic)
-    broker = server.server.broker
-    changes: dict[str, object] = {"schema": "small", "on_invalid": "dlq"}
-    server.settle(lambda: broker.change_topic(ADMIN, topic, changes))
-    id = begin(peer)
-    long = b'"' + b"x" * 300_000 + b'"'
-    staged = [long, b'"short"'] * 6
-    peer.send(b"".join(frame(0x43, text(id) + text(topic) + blob(one)) for one in staged))
-    assert [peer.hear().opcode for _ in staged] == [0x43] * 12
-    assert peer.want(0x41, text(id)) == text(id) + b"\x01"
-    assert values(peer, topic) == [b'"short"'] * 6
-    assert peer.want(0x20, text(topic) + struct.pack(">i", 9))[:4] == struct.pack(">I", 6)
