@@ -24,6 +24,7 @@ from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.net.limits import connections_that_fit
+from penstock.server.net.outbox import Outbox
 from penstock.server.net.quic.connection import ConnectionView, MakeConnectionSession
 from penstock.server.net.quic.port import Certificate, EngineSettings
 from penstock.server.protocols import (
@@ -56,6 +57,7 @@ def topic_defaults(config: Config) -> TopicSettings:
 def open_engine(
     config: Config,
     loop: asyncio.AbstractEventLoop,
+    outbox: Outbox,
     observe_flush: Callable[[float, int], None],
 ) -> Engine:
     """Locks the data directory and recovers the log, which may take a while."""
@@ -71,7 +73,7 @@ def open_engine(
     return EmbeddedEngine(
         directory,
         options,
-        post=loop.call_soon_threadsafe,
+        post=outbox.post,
         observe_flush=observe_flush,
         elapsed_s=boot_time_s,
         later=loop.call_later,
@@ -165,10 +167,14 @@ def connection_limits(config: Config) -> ConnectionLimits:
 
 
 def build_hub(
-    config: Config, broker: Broker, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None
+    config: Config,
+    broker: Broker,
+    loop: asyncio.AbstractEventLoop,
+    tls: ssl.SSLContext | None,
+    outbox: Outbox,
 ) -> Hub:
     sessions = {row.name: _opener(row, broker, config) for row in tcp_rows()}
-    return Hub(loop, connection_limits(config), sessions, tls)
+    return Hub(loop, connection_limits(config), sessions, tls, outbox)
 
 
 def _opener(row: TcpRow, broker: Broker, config: Config) -> MakeSession:

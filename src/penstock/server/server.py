@@ -55,6 +55,7 @@ from penstock.server.net.address import Address
 from penstock.server.net.connection import Connection
 from penstock.server.net.hub import Hub
 from penstock.server.net.listeners import Listener
+from penstock.server.net.outbox import Outbox
 from penstock.server.net.peer_log import PeerLog
 from penstock.server.net.quic.host import QuicHost
 from penstock.server.net.quic.listener import QuicListener
@@ -179,12 +180,13 @@ class Server:
         # Probes are answered while the log is recovered, unless keys in it decide who may listen.
         if check_exposure(self.config) is None:
             await self._start_http()
+        outbox = Outbox(loop)
         self.engine = await asyncio.to_thread(
-            open_engine, self.config, loop, self.observations.flush
+            open_engine, self.config, loop, outbox, self.observations.flush
         )
         # In a thread: those that the engine waits for may wait for a completion on this loop.
         self._closing.append(lambda: asyncio.to_thread(self.engine.close))
-        self._assemble(loop)
+        self._assemble(loop, outbox)
         if self._http_listener is None:
             await self._start_http()
         await self._start_flight()
@@ -224,7 +226,7 @@ class Server:
         tls = self.config.tls
         return None if tls.certificate is None or tls.key is None else (tls.certificate, tls.key)
 
-    def _assemble(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _assemble(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
         access = build_access(self.config, self.engine, loop)
         self._closing.append(access.close)
         reason = check_exposure(self.config, stored_keys=access.has_stored_logins)
@@ -232,7 +234,7 @@ class Server:
             raise Exposed(reason)
         self.broker = build_broker(self.config, self.engine, access, loop)
         self._closing.append(self.broker.close)
-        self.hub = build_hub(self.config, self.broker, loop, self.certificates.context)
+        self.hub = build_hub(self.config, self.broker, loop, self.certificates.context, outbox)
         self.metrics.engine = self.engine
         self.metrics.broker = self.broker
         self.broker.render_metrics = self._render_metrics

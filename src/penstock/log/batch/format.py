@@ -10,7 +10,7 @@ from typing import Final
 
 import zstandard
 from crc32c import crc32c
-from librt.strings import BytesWriter, write_i32_le
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64
 
 # The batch on disk, little-endian, all of it 8-byte aligned, so that Arrow arrays can point into it:
@@ -85,6 +85,10 @@ MAX_OFFSET: Final = (1 << 63) - 1
 MIN_TIME_US: Final = -(1 << 63)
 MAX_TIME_US: Final = (1 << 63) - 1
 
+# Values of up to this many bytes are encoded when they are written, not before: small batches that wait for
+# the same flush then become one (partitions/joining.py). Larger ones gain nothing by it.
+SMALL_BATCH_BYTES: Final = 4096
+
 # zstd level 1: the log is written at memory speed, higher levels cost more than the disk they save.
 ZSTD_LEVEL: Final = 1
 
@@ -104,7 +108,8 @@ class BatchError(Exception):
 
 
 class Batch:
-    """An encoded body without offsets, as a producer passes it to the log."""
+    """A body without offsets, as a producer passes it to the log. A small one of plain values is encoded
+    when its body is first asked for; until then `values` has them."""
 
     def __init__(
         self,
@@ -117,7 +122,9 @@ class Batch:
     ) -> None:
         if first_time_us < MIN_TIME_US or max_time_us > MAX_TIME_US:
             raise BatchError(f"impossible times {first_time_us} to {max_time_us}")
-        self.body = body
+        self._body = body
+        self._body_length = len(body)
+        self.values: list[bytes] | None = None
         self.count = count
         self.flags = flags
         self.first_time_us = first_time_us
@@ -128,6 +135,19 @@ class Batch:
         self.sequence = 0
         # -1 until it is computed.
         self.body_checksum = -1
+
+    @property
+    def body(self) -> bytes:
+        values = self.values
+        if values is not None:
+            self.values = None
+            self._body = _body_of(values)
+        return self._body
+
+    def encode_later(self, values: list[bytes], body_length: int) -> None:
+        """Nobody may change the list from now on."""
+        self.values = values
+        self._body_length = body_length
 
     def from_producer(self, producer_id: int, epoch: int, sequence: int) -> "Batch":
         """Marks the batch for idempotent append: repeats of the same three are stored once."""
@@ -140,7 +160,7 @@ class Batch:
         return self
 
     def size(self) -> int:
-        return HEADER_SIZE + len(self.body)
+        return HEADER_SIZE + self._body_length
 
     def compressed(self) -> "Batch":
         """The same batch with a zstd body, or itself where that would not be smaller."""
@@ -225,27 +245,53 @@ class BatchHeader:
 
 
 def encode_values(values: list[bytes], time_us: int) -> Batch:
-    """The hot path: a batch of plain values that all have the same time. Raises BatchError."""
+    """The hot path: a batch of plain values that all have the same time. The list belongs to the batch from
+    then on. Raises BatchError."""
     if not values:
         raise BatchError("a batch needs at least one record")
     if len(values) > MAX_BATCH_RECORDS:
         raise BatchError(f"batch has over {MAX_BATCH_RECORDS} records")
+    size: i64 = 0
+    for value in values:
+        size += len(value)
+    if size > MAX_BATCH_BYTES:
+        raise BatchError(f"batch is over {MAX_BATCH_BYTES} bytes")
+    if size + 4 * len(values) <= SMALL_BATCH_BYTES:
+        batch = Batch(b"", len(values), 0, time_us, time_us)
+        batch.encode_later(values, _padded(4 * (len(values) + 1)) + _padded(size))
+        return batch
+    batch = Batch(_body_of(values), len(values), 0, time_us, time_us)
+    batch.body_checksum = crc32c(batch.body, 0, KEEP_GIL)
+    return batch
+
+
+def encode_timed_values(values: list[bytes], times_us: list[int]) -> Batch:
+    """A batch of plain values with a time each, in any order."""
+    times = BytesWriter()
+    for time_us in times_us:
+        write_i64_le(times, time_us)
+    body = _body_of(values) + times.getvalue()
+    return Batch(body, len(values), FLAG_TIMES, times_us[0], max(times_us))
+
+
+def _body_of(values: list[bytes]) -> bytes:
+    """The columns of plain values: offsets, values, each padded."""
     offsets = BytesWriter()
     position: i64 = 0
     write_i32_le(offsets, 0)
     for value in values:
         position += len(value)
-        if position > MAX_BATCH_BYTES:
-            raise BatchError(f"batch is over {MAX_BATCH_BYTES} bytes")
         write_i32_le(offsets, i32(position))
     if not len(values) & 1:
         write_i32_le(offsets, 0)  # padding: count + 1 offsets of 4 bytes, to a multiple of 8
     parts = [offsets.getvalue()]
     parts.extend(values)
     parts.append(_PADS[position & 7])
-    batch = Batch(b"".join(parts), len(values), 0, time_us, time_us)
-    batch.body_checksum = crc32c(batch.body, 0, KEEP_GIL)
-    return batch
+    return b"".join(parts)
+
+
+def _padded(size: i64) -> i64:
+    return (size + 7) & ~7
 
 
 def check_counts(records: int, size: int) -> None:

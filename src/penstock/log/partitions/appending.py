@@ -43,6 +43,7 @@ from penstock.log.errors import (
 from penstock.log.partitions.append_group import Entry, Group, Load
 from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.flushing import Flushing
+from penstock.log.partitions.joining import joined
 from penstock.log.partitions.outcome import Callback, Outcome
 from penstock.log.partitions.recovery import Recovered
 from penstock.log.partitions.sealing import Sealing
@@ -70,6 +71,9 @@ MAX_PENDING_BYTES = 2 * (MAX_BATCH_BYTES + HEADER_SIZE)
 OVERLAP_BYTES = 256 * 1024
 # From this size on the kernel is asked to start writing before the flush.
 WRITEBACK_BYTES = 256 * 1024
+# A batch that is joined of small appends is no larger than such a part of a segment, so that segments end
+# about where they are full.
+BATCHES_A_SEGMENT = 8
 # What a cached batch costs beside its bytes.
 CACHE_OVERHEAD_BYTES = 512
 
@@ -292,7 +296,9 @@ class AppendSide:
                 taken += 1
             group, self._pending = self._pending[:taken], self._pending[taken:]
             self._pending_bytes -= size
+        if taken == 1:
             return group
+        return joined(group, self.settings.segment_bytes // BATCHES_A_SEGMENT)
 
     def _write_group(self, batches: list[tuple[Batch, AppendToken]]) -> tuple[list[Entry], Outcome]:
         outcome = Outcome()

@@ -91,7 +91,10 @@ class Flushing:
     def _sync(self, segments: list[Segment], new_files: bool) -> None:
         """In file order: a later segment never counts without the earlier ones."""
         for segment in segments:
-            with self._pool.use(segment.path) as file:
-                file.sync()
+            handle = self._pool.take(segment.path)
+            try:
+                handle.file.sync()
+            finally:
+                self._pool.give_back(handle)
         if new_files:
             self._pool.files.sync_directory(self._directory)

@@ -41,13 +41,14 @@ class HandlePool:
 
     @contextmanager
     def use(self, path: str, *, create: bool = False) -> Iterator[File]:
-        handle = self._take(path, create)
+        handle = self.take(path, create)
         try:
             yield handle.file
         finally:
             self.give_back(handle)
 
-    def _take(self, path: str, create: bool) -> Handle:
+    def take(self, path: str, create: bool = False) -> Handle:
+        """As `use` does, for who gives it back himself: a context manager costs microseconds."""
         while True:
             with self._lock:
                 handle = self._handles.get(path)

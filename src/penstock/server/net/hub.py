@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.server.memory import Relief
 from penstock.server.net.counters import SocketCounters
+from penstock.server.net.outbox import Outbox
 from penstock.server.net.peer_log import PeerLog
 from penstock.sessions.stream import Session, Stream
 from penstock.turns import Turn
@@ -53,8 +54,11 @@ class Hub:
         limits: ConnectionLimits,
         make_session: Mapping[str, MakeSession],
         tls: ssl.SSLContext | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
+        """`outbox`: given where the engine posts its completions through it."""
         self.loop = loop
+        self.outbox = outbox if outbox is not None else Outbox(loop)
         self.limits = limits
         self.make_session = make_session
         self.tls = tls
@@ -66,7 +70,6 @@ class Hub:
         self.held_bytes = 0
         self._relief = Relief(loop.time, lambda work: loop.run_in_executor(None, work))
         self._addresses: Counter[str] = Counter()
-        self._unflushed: list[NetStream] = []
         # A read of a connection begins it. Other callbacks have none: what their sessions have left to do,
         # they do in a turn of their own.
         self.turn = Turn()
@@ -95,17 +98,6 @@ class Hub:
     def note_failed_login(self, address: str, peer: str) -> None:
         self.counters.failed_logins += 1
         self.peer_log.note(address, peer, "a login with a wrong key failed")
-
-    def flush_later(self, stream: "NetStream") -> None:
-        """The stream writes once, after everything else of this turn of the loop."""
-        if not self._unflushed:
-            self.loop.call_soon(self._flush)
-        self._unflushed.append(stream)
-
-    def _flush(self) -> None:
-        streams, self._unflushed = self._unflushed, []
-        for stream in streams:
-            stream.flush()
 
     def go_on_later(self, stream: "NetStream") -> None:
         """The session of the stream has more to do: it continues behind the others."""

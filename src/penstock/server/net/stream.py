@@ -234,7 +234,7 @@ class NetStream:
         if not self._unflushed:
             self._unflushed = True
             if not self._reading:
-                self._hub.flush_later(self)
+                self._hub.outbox.add(self)
 
     def read_begins(self) -> None:
         """What is written from now on goes out with `read_ends`: a turn of the loop earlier."""
