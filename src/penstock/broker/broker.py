@@ -19,6 +19,7 @@ from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delivery.backlog import Backlog
 from penstock.broker.delivery.collection import Collection, Delivery
+from penstock.broker.delivery.cursors import Cursors
 from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
 from penstock.broker.delivery.dead_letters import DEAD_LETTER_SUFFIX, DeadLetters
 from penstock.broker.delivery.feed import Schedule
@@ -109,6 +110,7 @@ class Broker:
             access, lambda: self.options.max_users, lambda: self.options.max_topic_rules
         )
         self.members = Members()
+        self.cursors = Cursors(self)
         # By the clock of the run: a wall clock that jumps throws nobody out.
         self.sharing = Sharing(engine.run_us, os.urandom)
         # The newest append of each partition: a subscriber begins behind it.
@@ -317,6 +319,7 @@ class Broker:
         logger.info("topic %r was deleted by %s", topic, by)
         self.subscriptions.forget_topic(topic)
         self.members.forget_topic(topic)
+        self.cursors.forget_topic(topic)
         self.sharing.forget_topic(topic)
         self._turns.forget(topic)
         self._last_tokens.pop(topic)

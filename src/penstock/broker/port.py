@@ -9,6 +9,7 @@ from penstock.broker.access.rights import Operation
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delivery.collection import Delivery
+from penstock.broker.delivery.cursors import Cursors
 from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.groups import GroupRow
@@ -148,6 +149,10 @@ class Port(Protocol):
     ) -> list[tuple[int, int]]: ...
     def leave(self, user: object) -> None: ...
     def in_flight_to(self, user: object) -> bool: ...
+
+    # readers that share a topic message by message
+    @property
+    def cursors(self) -> Cursors: ...
 
     # transactions of connections
     @property

@@ -14,17 +14,19 @@ Lives on the event loop; what waits for the disk runs in threads.
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.delivery.dead_letters import HEADER_ROOM_BYTES
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
-from penstock.broker.records import TURN_BYTES, Records
+from penstock.broker.records import Records
 from penstock.broker.schemas.binding import dead_letter_place
 from penstock.broker.schemas.violations import SchemaViolation
+from penstock.broker.staged import RECORD_COST_BYTES, Staged, cost_of
 from penstock.errors import PenstockError
+from penstock.log.batch.view import Headers
 from penstock.log.engine import Batch, Pending, Target
 from penstock.log.errors import CommitUnfinished, InvalidTopicName, TransactionNotOpen
 from penstock.names import flaw
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 # the metadata at once: some milliseconds of a disk.
 MEMORY_BYTES: Final = 1024 * 1024
 MEMORY_BYTES_TOTAL: Final = 64 * 1024 * 1024
-# What a record takes in memory besides its bytes: so many empty ones count, too.
-RECORD_COST_BYTES: Final = 64
 # A batch ends here: far below the largest that the log takes, and one is enough for what is held in memory.
 BATCH_BYTES: Final = 4 * 1024 * 1024
 # Calls of the engine at the same time: decisions of several commits share a flush. Others need threads too.
@@ -95,7 +95,7 @@ class OpenTransaction:
         self.name = own_name(owner.name, id)
         self.user = user
         # By topic, in the order of arrival, and the memory that they take.
-        self.records: dict[str, list[bytes]] = {}
+        self.records: dict[str, Staged] = {}
         # What the schemas of topics refuse, by topic: dead letters of the commit.
         self.letters: dict[str, list[Records]] = {}
         self.cost = 0
@@ -189,7 +189,13 @@ class OpenTransactions:
         return begun.id
 
     def stage(
-        self, principal: Principal, user: object, id: str, topic: str, values: list[bytes]
+        self,
+        principal: Principal,
+        user: object,
+        id: str,
+        topic: str,
+        values: list[bytes],
+        headers: Sequence[Headers] | None = None,
     ) -> Pending[object] | None:
         """Keeps records for the commit. What has to be written first, when they are many; else None.
 
@@ -198,13 +204,13 @@ class OpenTransactions:
         """
         found = self._to_stage(principal, user, id, topic)
         self._check_records(topic, values)
-        cost = sum(map(len, values)) + RECORD_COST_BYTES * len(values)
+        cost = sum(map(len, values)) + RECORD_COST_BYTES * len(values) + cost_of(headers)
         self._check_quota(found.owner, cost)
-        kept = found.records.setdefault(topic, [])
-        kept.extend(values)
+        kept = found.records.setdefault(topic, Staged())
+        kept.add(values, headers)
         self._count(found, cost)
         self._use(found)
-        return self._kept(found, lambda: kept.__delitem__(slice(-len(values), None)), cost)
+        return self._kept(found, lambda: kept.drop_last(len(values)), cost)
 
     def stage_letter(
         self,
@@ -215,14 +221,17 @@ class OpenTransactions:
         value: bytes,
         violation: SchemaViolation,
         protocol: str,
+        headers: Headers | None = None,
     ) -> Pending[object] | None:
         """For a record that raised the violation and that the topic wants in its dead letters: it is there
         with the commit. As `stage`."""
         found = self._to_stage(principal, user, id, topic)
         self._check_letter(topic, len(value))
-        cost = len(value) + len(str(violation)) + RECORD_COST_BYTES
+        own = None if headers is None else [headers]
+        cost = len(value) + len(str(violation)) + RECORD_COST_BYTES + cost_of(own)
         self._check_quota(found.owner, cost)
-        letters = self._broker.schemas.letters(topic, Records([value]), violation, protocol)
+        records = Records([value], None, own)
+        letters = self._broker.schemas.letters(topic, records, violation, protocol)
         kept = found.letters.setdefault(topic, [])
         kept.append(letters)
         self._count(found, cost)
@@ -346,17 +355,17 @@ class OpenTransactions:
         """As batches, one for each partition where they are not many. Makes topics where there are none."""
         by = one.owner.name
         targets = self._letters(one.letters, by)
-        for topic, values in one.records.items():
+        for topic, staged in one.records.items():
             partitions = self._broker.ensure_topic(topic, by).partitions
-            placed: dict[int, list[bytes]] = {}
+            placed: dict[int, Staged] = {}
             sizes: dict[int, int] = {}
-            for run in _runs(values):
-                size = sum(map(len, run))
+            for run in staged.runs():
+                size = sum(map(len, run.values))
                 partition = self._broker.turn(topic, partitions, size)
                 if sizes.get(partition, 0) + size > BATCH_BYTES:
                     targets.append((topic, partition, self._encoded(placed.pop(partition))))
                     sizes[partition] = 0
-                placed.setdefault(partition, []).extend(run)
+                placed.setdefault(partition, Staged()).add(run.values, run.headers)
                 sizes[partition] = sizes.get(partition, 0) + size
             targets += [(topic, at, self._encoded(chosen)) for at, chosen in placed.items()]
         return targets
@@ -370,8 +379,8 @@ class OpenTransactions:
             targets += [(*place, one.encoded(self._broker.clock_us)) for one in found]
         return targets
 
-    def _encoded(self, values: list[bytes]) -> Batch:
-        return Records(values).encoded(self._broker.clock_us)
+    def _encoded(self, staged: Staged) -> Batch:
+        return Records(staged.values, None, staged.headers).encoded(self._broker.clock_us)
 
     def _is_large(self, one: OpenTransaction) -> bool:
         return one.cost > MEMORY_BYTES or self._memory_bytes > MEMORY_BYTES_TOTAL
@@ -551,17 +560,3 @@ class OpenTransactions:
 def not_found(id: str) -> BrokerError:
     """Also of one whose time was over, and of one that belongs to somebody else."""
     return BrokerError(Code.TRANSACTION_NOT_OPEN, f"transaction not found: {id}")
-
-
-def _runs(values: list[bytes]) -> Iterator[list[bytes]]:
-    """Parts of what a partition takes in its turn."""
-    run: list[bytes] = []
-    size = 0
-    for value in values:
-        run.append(value)
-        size += len(value)
-        if size >= TURN_BYTES:
-            yield run
-            run, size = [], 0
-    if run:
-        yield run

@@ -76,7 +76,7 @@ class Collection:
         for view in result.views:
             last = min(view.row_at(end), view.last_row)
             if view.first_row < last:
-                self._views += _dense_parts(view, last)
+                self._views += dense_parts(view, last)
         self._offset = max(result.next_offset, self._offset + 1)
 
     def _give_up(self, run: Run) -> None:
@@ -92,7 +92,7 @@ class Collection:
             self._offset = self._runs[len(self._delivery)].first_offset
 
 
-def _dense_parts(view: BatchView, last_row: int) -> list[BatchView]:
+def dense_parts(view: BatchView, last_row: int) -> list[BatchView]:
     """The rows as views without gaps: compaction may have taken records out of a queued run."""
     if not view.offsets_at:
         return [view.rows(view.first_row, last_row)]

@@ -8,7 +8,7 @@ server stops they are left as they are, and come again after its start.
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.access.access import Principal
 from penstock.broker.delivery.collection import Delivery
@@ -48,12 +48,34 @@ HEADER_PREFIX: Final = b"penstock-"
 Letter = tuple[bytes | None, bytes | None, Headers, int]
 
 
+class GivesUp(Protocol):
+    """A subscription or a cursor: what gives up messages that were delivered too often."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_bytes(self) -> bytes: ...
+    @property
+    def protocol(self) -> str: ...
+    def take_exhausted(self) -> list[Run]:
+        """Runs that had their last delivery."""
+        ...
+
+    def put_back(self, run: Run) -> None:
+        """The dead letter could not be written: it is offered once more."""
+        ...
+
+    def buried(self, run: Run) -> None:
+        """The dead letter is durable, or there cannot be one."""
+        ...
+
+
 class DeadLetters:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._refusals = TopicLog(_say_refused)
 
-    def bury(self, subscription: Subscription) -> None:
+    def bury(self, subscription: GivesUp) -> None:
         """Takes care of what the subscription has given up."""
         runs = subscription.take_exhausted()
         if not runs:
@@ -67,7 +89,7 @@ class DeadLetters:
             subscription.topic, runs, lambda delivery: self._write(subscription, delivery)
         )
 
-    def _write(self, subscription: Subscription, delivery: Delivery) -> None:
+    def _write(self, subscription: GivesUp, delivery: Delivery) -> None:
         for run, views in delivery:
             tokens: list[AppendToken] = []
             try:
@@ -112,7 +134,7 @@ class DeadLetters:
         settings = defaults.changed({"record_bytes": max(defaults.record_bytes, largest)})
         broker.engine.create_topic(name, broker.options.default_partitions, settings)
 
-    def _watch(self, tokens: list[AppendToken], subscription: Subscription, run: Run) -> None:
+    def _watch(self, tokens: list[AppendToken], subscription: GivesUp, run: Run) -> None:
         """Settles the run when all its dead letters are durable."""
         left = len(tokens)
 
@@ -135,7 +157,7 @@ class DeadLetters:
             token.on_done(written)
 
     def _batches(
-        self, subscription: Subscription, run: Run, views: list[BatchView]
+        self, subscription: GivesUp, run: Run, views: list[BatchView]
     ) -> Iterator[list[Letter]]:
         common = [
             (b"penstock-reason", REASON),
@@ -159,15 +181,16 @@ class DeadLetters:
         if letters:
             yield letters
 
-    def _failed(self, subscription: Subscription, run: Run, error: Exception) -> None:
+    def _failed(self, subscription: GivesUp, run: Run, error: Exception) -> None:
         if from_exception(error).code is Code.SHUTTING_DOWN:
             return  # not settled: it is offered again after the start
         logger.error("dead letter of %s could not be written: %s", subscription.topic, error)
         subscription.put_back(run)
 
-    def _settled(self, subscription: Subscription, run: Run) -> None:
+    def _settled(self, subscription: GivesUp, run: Run) -> None:
         subscription.buried(run)
-        self._broker.backlog.changed(subscription)
+        if isinstance(subscription, Subscription):
+            self._broker.backlog.changed(subscription)
 
 
 def _say_refused(topic: str, count: int, reason: str) -> None:

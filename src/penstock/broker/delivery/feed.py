@@ -119,7 +119,7 @@ class Feed:
 
     def _take(self, read: Pending[ReadResult]) -> bool:
         """Whether there is more to read now; if not, something will wake the feed."""
-        result = _outcome(read, self.offset)
+        result = readable(read, self.offset)
         if result is None:
             self._schedule(RETRY_READ_S, self._pump)
             return False
@@ -199,7 +199,7 @@ class Feed:
     def _take_for(self, follower: Follower, read: Pending[ReadResult]) -> bool:
         if self.closed or self.followers.get(follower.subscription) is not follower:
             return False
-        result = _outcome(read, follower.offset)
+        result = readable(read, follower.offset)
         if result is None:
             self._schedule(RETRY_READ_S, lambda: self._catch_up(follower))
             return False
@@ -272,7 +272,7 @@ def _forget_passed(follower: Follower, position: int) -> int:
     return wanted[0][0]
 
 
-def _outcome(read: Pending[ReadResult], offset: int) -> ReadResult | None:
+def readable(read: Pending[ReadResult], offset: int) -> ReadResult | None:
     """The records that were read. Lost or trimmed ones are skipped: the log has reported them."""
     error = read.error
     if error is None:

@@ -36,6 +36,11 @@ class Settled:
             del self._starts[:done]
             del self._ends[:done]
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether something above the floor is settled too."""
+        return bool(self._starts)
+
     def open_ranges(self, end: int) -> list[tuple[int, int]]:
         """What is not settled below `end`."""
         found = []

@@ -1,0 +1,1 @@
+"""Fujin conversations: a session for each stream, and the connection around them."""
