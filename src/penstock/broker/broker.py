@@ -15,6 +15,7 @@ from penstock.broker.access.accounts import Accounts
 from penstock.broker.access.grants import Grants
 from penstock.broker.access.refusals import Refusals
 from penstock.broker.access.rights import Operation, refusal
+from penstock.broker.cache.storing import StoredCache
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delivery.backlog import Backlog
@@ -22,6 +23,7 @@ from penstock.broker.delivery.collection import Collection, Delivery
 from penstock.broker.delivery.cursors import Cursors
 from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
 from penstock.broker.delivery.dead_letters import DEAD_LETTER_SUFFIX, DeadLetters
+from penstock.broker.delivery.fanout import Fanout
 from penstock.broker.delivery.feed import Schedule
 from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
@@ -110,7 +112,8 @@ class Broker:
             access, lambda: self.options.max_users, lambda: self.options.max_topic_rules
         )
         self.members = Members()
-        self.cursors = Cursors(self)
+        self.cursors, self.fanout = Cursors(self), Fanout(self)
+        self.cache = StoredCache(self)
         # By the clock of the run: a wall clock that jumps throws nobody out.
         self.sharing = Sharing(engine.run_us, os.urandom)
         # The newest append of each partition: a subscriber begins behind it.
@@ -320,6 +323,7 @@ class Broker:
         self.subscriptions.forget_topic(topic)
         self.members.forget_topic(topic)
         self.cursors.forget_topic(topic)
+        self.fanout.forget_topic(topic)
         self.sharing.forget_topic(topic)
         self._turns.forget(topic)
         self._last_tokens.pop(topic)
@@ -355,6 +359,10 @@ class Broker:
         else:
             tokens[partition] = token
         return token
+
+    def last_token(self, topic: str, partition: int) -> AppendToken | None:
+        """Of the newest append: a subscriber begins behind it."""
+        return (self._last_tokens.get(topic) or {}).get(partition)
 
     def expiry_us(self, ttl_ms: int) -> int:
         """When a record that is published now expires; 0, which is never, for a time to live of 0."""

@@ -40,6 +40,9 @@ class BrokerOptions:
     max_schemas: int = 1_000
     max_schema_bytes: int = 64 * 1024
     max_schema_depth: int = 32
+    cache_bytes: int = 64 * 1024 * 1024
+    # The topic that keeps the cache over restarts; empty for none.
+    cache_topic: str = ""
     max_delayed_messages: int = 20_000_000
     max_delay_us: int = 24 * 3600 * SECOND_US
     # Of one principal.

@@ -6,11 +6,13 @@ from typing import Final, Protocol, TypeVar
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.accounts import Accounts
 from penstock.broker.access.rights import Operation
+from penstock.broker.cache.storing import StoredCache
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delivery.collection import Delivery
 from penstock.broker.delivery.cursors import Cursors
 from penstock.broker.delivery.dead_letter_queue import DeadLetterQueue
+from penstock.broker.delivery.fanout import Fanout
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.groups import GroupRow
 from penstock.broker.records import Part, Records
@@ -153,6 +155,14 @@ class Port(Protocol):
     # readers that share a topic message by message
     @property
     def cursors(self) -> Cursors: ...
+
+    # events of one topic for many
+    @property
+    def fanout(self) -> Fanout: ...
+
+    # values by name
+    @property
+    def cache(self) -> StoredCache: ...
 
     # transactions of connections
     @property

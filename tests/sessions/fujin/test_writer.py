@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from broker.bench import ANYBODY, Bench
+from kit.overriding import Overriding
 from sessions.fujin.peer import (
     EXAMPLE,
     OPTIONS,
@@ -137,14 +138,15 @@ def test_one_record_too_large_does_not_take_the_others_along(bench: Bench) -> No
     assert bench.values("small") == [b"a", b"b"]
 
 
-def test_failures_of_the_broker_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_the_broker_are_told(bench: Bench) -> None:
     found = Peer(bench, principal=Principal("nobody", "guest")).ask(WRITER + write(1, b"x"))
     assert found.startswith(b"\2\0\0\0\1\1") and b"nobody may not publish" in found
 
     def refuse(*_: object) -> None:
         raise Overloaded("t", "too much waits")
 
-    monkeypatch.setattr(bench.engine, "append", refuse)
+    engine = Overriding(bench.engine, append=refuse)
+    bench.broker.engine = engine  # type: ignore[assignment]  # a stand-in
     assert Peer(bench).ask(WRITER + write(1, b"x")).startswith(b"\2\0\0\0\1\1")
 
 

@@ -74,6 +74,8 @@ class Operation(Enum):
     VALIDATE_MESSAGE = ("read", Scope.ANY_TOPIC, "validate messages")
     COMMIT_OFFSETS = ("read", Scope.TOPIC, "commit offsets of groups on topic")
     PUBLISH = ("write", Scope.TOPIC, "publish to topic")
+    READ_CACHE = ("read", Scope.TOPIC, "read cache")
+    WRITE_CACHE = ("write", Scope.TOPIC, "write to cache")
     CREATE_TOPIC = ("write", Scope.TOPIC, "create topic")
     STAGE_RECORDS = ("write", Scope.TOPIC, "stage records for topic", True)
     CANCEL_DELAYED = ("write", Scope.ANY_TOPIC, "cancel delayed messages")

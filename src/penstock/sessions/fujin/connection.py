@@ -7,7 +7,7 @@ with or without [11] before it, or sends [11]. A reset, other bytes or silence c
 from typing import Final
 
 from penstock.broker.access.access import Principal
-from penstock.broker.delivery.cursors import SECOND_US
+from penstock.broker.delivery.shared_cursor import SECOND_US
 from penstock.broker.port import Port
 from penstock.sessions.fujin.options import FujinOptions
 from penstock.sessions.fujin.session import FujinSession

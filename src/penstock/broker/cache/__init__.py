@@ -1,0 +1,1 @@
+"""A cache of values by name, beside the log."""

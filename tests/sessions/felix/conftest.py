@@ -1,0 +1,17 @@
+"""A broker with the stream of the tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from broker.bench import ANYBODY, Bench
+from sessions.felix.peer import TOPIC
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(str(tmp_path / "data"))
+    made.broker.create_topic(ANYBODY, TOPIC, 1)
+    made.settle()
+    yield made
+    made.close()
