@@ -19,6 +19,9 @@ class Staged:
         self.values: list[bytes] = []
         self.headers: list[Headers] | None = None
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     def add(self, values: Sequence[bytes], headers: Sequence[Headers] | None) -> None:
         if headers is not None and self.headers is None:
             self.headers = [[] for _ in self.values]

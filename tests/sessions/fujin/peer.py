@@ -42,6 +42,14 @@ class Peer:
         self.session.receive(data)
         return self.answers()
 
+    def principal_of_reader(self, connect: bytes, principal: Principal) -> None:
+        """Connects with all rights, and has those of the principal from then on."""
+        self.session.principal = ANYBODY
+        self.ask(connect)
+        reader = self.session._reader
+        assert reader is not None
+        self.session.principal = reader._cursor.principal = principal
+
     def answers(self) -> bytes:
         self.bench.settle()
         return self.taken()

@@ -196,10 +196,9 @@ def test_a_deleted_topic_ends_its_readers(bench: Bench) -> None:
 
 
 def test_a_key_that_is_revoked_ends_its_reader(bench: Bench) -> None:
-    peer = reading(bench, "t")
-    peer.answers()
-    assert peer.session._reader is not None
-    peer.session._reader._cursor.principal = Principal("nobody", "guest")
+    peer = Peer(bench)
+    peer.principal_of_reader(connect_reader("t"), Principal("nobody", "guest"))
+    bench.advance(5)
     bench.publish("t", b"x")
     assert peer.answers() == b"\x0a"
 

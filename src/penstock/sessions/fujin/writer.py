@@ -85,9 +85,7 @@ class Writer:
         try:
             if self._transaction is None:
                 self._transaction = transactions.begin(self._principal, session)
-            moving = transactions.stage(
-                self._principal, session, self._transaction, route.topic, run.values, run.headers
-            )
+            moving = self._stage_or_divert(self._transaction, run, route.topic)
         except PenstockError as error:
             if len(run.values) > 1 and isinstance(error, RecordTooLarge | SchemaViolation):
                 for row in range(len(run.values)):
@@ -100,6 +98,27 @@ class Writer:
             return
         slot = session.hold(run.size)
         moving.on_done(session.guarded(lambda done: self._staged(slot, run, done)))
+
+    def _stage_or_divert(self, id: str, run: WriteRun, topic: str) -> Pending[object] | None:
+        """One message that the schema of its topic refuses may become a dead letter of the commit."""
+        session = self._session
+        transactions = session.port.transactions
+        try:
+            return transactions.stage(self._principal, session, id, topic, run.values, run.headers)
+        except SchemaViolation as violation:
+            if len(run.values) > 1 or not violation.diverts:
+                raise
+            headers = None if run.headers is None else run.headers[0]
+            return transactions.stage_letter(
+                self._principal,
+                session,
+                id,
+                topic,
+                run.values[0],
+                violation,
+                session.protocol,
+                headers,
+            )
 
     def _staged(self, slot: Slot, run: WriteRun, done: Pending[object]) -> None:
         failure = None if done.error is None else text_of(done.error)

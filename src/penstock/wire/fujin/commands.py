@@ -44,6 +44,20 @@ ACK: Final = 8
 NACK: Final = 9
 DISCONNECT: Final = 10
 
+# Of the client's commands.
+NAMES: Final = {
+    CONNECT_WRITER: "CONNECT WRITER",
+    CONNECT_READER: "CONNECT READER",
+    WRITE: "WRITE",
+    BEGIN: "BEGIN",
+    COMMIT: "COMMIT",
+    ROLLBACK: "ROLLBACK",
+    FETCH: "FETCH",
+    ACK: "ACK",
+    NACK: "NACK",
+    DISCONNECT: "DISCONNECT",
+}
+
 # Replies that are not numbered as their requests.
 CONNECT_RESULT: Final = 1
 WRITE_RESULT: Final = 2
