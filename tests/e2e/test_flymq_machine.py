@@ -1,8 +1,6 @@
 """FlyMQ against a model, with random requests: on a server in this process that is stopped and started, and
 on one that is a process and is killed."""
 
-import os
-
 import pytest
 from conformance.flymq.peer import FlyMQPeer
 from e2e.flymq_machine import FlyMQMachine
@@ -10,7 +8,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 from kit.live_server import LiveServer, ServerProcess
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
@@ -77,8 +74,10 @@ class OnProcess(FlyMQMachine):
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"),
     [
-        pytest.param(OnLiveServer, 150 if SOAK else 8, 60 if SOAK else 30, id="restarts"),
-        pytest.param(OnProcess, 60 if SOAK else 2, 40 if SOAK else 20, id="kills"),
+        pytest.param(OnLiveServer, 8, 30, id="restarts"),
+        pytest.param(OnProcess, 2, 20, id="kills"),
+        pytest.param(OnLiveServer, 150, 60, id="many restarts", marks=pytest.mark.soak),
+        pytest.param(OnProcess, 60, 40, id="many kills", marks=pytest.mark.soak),
     ],
 )
 def test_flymq(machine: type[FlyMQMachine], examples: int, steps: int) -> None:
