@@ -28,6 +28,8 @@ from kit.limits import HANG_S
 from kit.live_server import LiveServer
 
 from penstock.log.engine import Target, walk_topics
+from penstock.wire.flymq import opcodes
+from penstock.wire.flymq.layout import Message, write_message
 
 DAY_US = 24 * 3_600 * 1_000_000
 LONGEST = 249
@@ -285,6 +287,30 @@ def test_a_fetch_skips_what_has_expired_however_much_it_is(peer: FlyMQPeer, topi
     peer.produce(topic, b"ahead")
     until(lambda: peer.fetch(topic, 4_999)[0][0][0] == 5_000, "the expiry")
     assert peer.fetch(topic) == ([(5_000, b"", b"ahead")], 5_001)
+
+
+# --- long answers ---------------------------------------------------------------------------------
+
+
+def test_answers_that_grow_are_encoded_beside_the_event_loop(
+    peer: FlyMQPeer, server: LiveServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 100,000 groups that takes a quarter of a second, in which nobody else would be served."""
+    peer.create(topic, 2_000)
+    peer.produce(f"{topic}.dlq", b"v")
+    encoded: list[threading.Thread] = []
+
+    def noted(message: Message) -> bytes:
+        encoded.append(threading.current_thread())
+        return write_message(message)
+
+    monkeypatch.setattr(opcodes, "write_message", noted)
+    loop = server.call(threading.current_thread)
+    for opcode in (0x04, 0x08, 0x20, 0x53, 0x62, 0x76, 0x7B):
+        payload = {0x04: text(topic), 0x20: text(topic) + struct.pack(">i", 9)}.get(opcode, b"")
+        peer.want(opcode, payload)
+        assert encoded.pop() is not loop, opcode
+        assert not encoded
 
 
 # --- users ----------------------------------------------------------------------------------------

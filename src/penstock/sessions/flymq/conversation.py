@@ -10,6 +10,7 @@ from typing import TypeVar
 from penstock.broker.access.access import Principal
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import Port
+from penstock.errors import PenstockError
 from penstock.log.engine import Pending, TopicInfo
 from penstock.sessions.base import BaseSession, Slot
 from penstock.sessions.flymq.refusals import refusal
@@ -115,9 +116,13 @@ class Conversation(BaseSession[Item]):
     def _encoded(self, call: Call, message: Message) -> bytes:
         try:
             return encode_reply(call.opcode.number, message)
-        except ValueError as error:  # longer than a frame may be
-            too_long = BrokerError(Code.INVALID_REQUEST, f"the answer is too long: {error}")
-            return self.error_to(call.opcode.name, call.request, too_long)
+        except ValueError as error:
+            return self._too_long(call, error)
+
+    def _too_long(self, call: Call, error: BaseException) -> bytes:
+        """Longer than a frame may be."""
+        too_long = BrokerError(Code.INVALID_REQUEST, f"the answer is too long: {error}")
+        return self.error_to(call.opcode.name, call.request, too_long)
 
     def reply_when_durable(self, call: Call, change: Pending[object], message: Message) -> None:
         self.changes += 1
@@ -132,9 +137,23 @@ class Conversation(BaseSession[Item]):
         change.on_done(self.guarded(written))
 
     def reply_aside(self, call: Call, make: Callable[[], Message]) -> None:
-        """Builds the answer in a thread: for answers that grow with the number of topics or groups, and for
-        changes that wait for the disk."""
-        self.reply_with(call, make, lambda message: message)
+        """Makes and encodes the answer in a thread: for answers that grow with the number of topics or
+        groups, and for changes that wait for the disk. Requests behind this one wait for it."""
+        number = call.opcode.number
+        self.blocking = True
+
+        def made(done: Pending[bytes]) -> None:
+            self.blocking = False
+            error = done.error
+            if error is None:
+                self.settle(call.slot, done.result())
+            elif isinstance(error, ValueError) and not isinstance(error, PenstockError):
+                self.settle(call.slot, self._too_long(call, error))
+            else:
+                self.refuse_later(call, error)
+
+        encoded = self.port.aside(lambda: encode_reply(number, make()))
+        encoded.on_done(self.guarded(made))
 
     def reply_with(self, call: Call, work: Callable[[], T], answer: Callable[[T], Message]) -> None:
         """Works in a thread, and makes the answer of the result on the event loop. Requests behind this one

@@ -21,15 +21,16 @@ def fetch(session: Conversation, call: Call, request: a.FetchDeadLetters) -> Non
     listed = queue.page(session.principal, request.topic, request.max_messages)
     session.blocking = True
 
-    def found(done: Pending[list[DeadLetter]]) -> None:
+    def read(done: Pending[list[DeadLetter]]) -> None:
         session.blocking = False
         if done.error is not None:
             session.refuse_later(call, done.error)
             return
-        session.counters.messages_out += len(done.result())
-        session.reply_later(call, a.DeadLetters([_shown(one) for one in done.result()]))
+        found = done.result()
+        session.counters.messages_out += len(found)
+        session.reply_aside(call, lambda: a.DeadLetters([_shown(one) for one in found]))
 
-    listed.on_done(session.guarded(found))
+    listed.on_done(session.guarded(read))
 
 
 def _shown(letter: DeadLetter) -> a.DeadLetter:
