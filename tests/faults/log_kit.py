@@ -6,6 +6,7 @@ from itertools import count
 from kit.records import Row, build, row_of
 from kit.simulated_disk import SimulatedDisk
 
+from penstock.log.batch.encryption import NO_KEYS, Keyring
 from penstock.log.batch.format import HEADER_SIZE, Batch, parse_header
 from penstock.log.errors import CorruptLog
 from penstock.log.partitions.commit import GroupCommit
@@ -47,6 +48,7 @@ class OpenLog:
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         clock_us: Callable[[], int] = lambda: 0,
         write_idle: bool | None = None,
+        keys: Keyring = NO_KEYS,
     ) -> None:
         if write_idle is not None:
             self.write_idle = write_idle
@@ -54,7 +56,7 @@ class OpenLog:
         self.pool = HandlePool(files, 8)
         self.commit = GroupCommit(threads=0, monotonic=lambda: 0.0, write_idle=self.write_idle)
         self.partition = Partition(
-            directory, settings, self.pool, BatchCache(cache_bytes), clock_us
+            directory, settings, self.pool, BatchCache(cache_bytes), clock_us, keys=keys
         )
 
     def queue(self, batch: Batch) -> AppendToken:

@@ -1,6 +1,7 @@
 """Power goes at every single point: a fixed workload, and recovery after each prefix of its operations.
 
-The workload appends (plain, keyed, from idempotent producers), rolls, seals, trims, merges and compacts.
+The workloads append (plain, keyed, from idempotent producers), roll, seal, trim, merge and compact, with
+encryption and without, and encrypt anew what lies under an older key or under none.
 At each point: every acknowledged record is there, dense and in order, nothing else is; repeats of what is
 there are recognised; recovering twice equals recovering once; and power may go again while recovery runs.
 Nothing is random but the way in which sectors tear, and that comes from seeds.
@@ -14,16 +15,21 @@ from faults.log_kit import OpenLog, fresh_disk, from_producer, numbered
 from kit.records import Row, build
 from kit.simulated_disk import SimulatedDisk
 from kit.torn_content import PURE_MODES, CrashMode
+from msgspec import structs
 
+from penstock.log.batch.encryption import Keyring
 from penstock.log.batch.format import Batch
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.recovery import recover
+from penstock.log.partitions.reencryption import reencrypt
 from penstock.log.settings import TopicSettings
 
 pytestmark = pytest.mark.usefixtures("writes")
 
 SETTINGS = TopicSettings(segment_bytes=900, retention_ms=0, tombstone_ms=0)
 COMPACTED = TopicSettings(segment_bytes=900, cleanup="compact", tombstone_ms=0)
+# What every process after the crash is given.
+KEYS = Keyring({1: b"1" * 32, 2: b"2" * 32}, 2)
 
 
 @dataclass
@@ -54,9 +60,9 @@ class History:
 class Writer:
     """Runs the workload and keeps its history."""
 
-    def __init__(self, settings: TopicSettings) -> None:
+    def __init__(self, settings: TopicSettings, keys: Keyring = KEYS) -> None:
         self.disk = fresh_disk()
-        self.log = OpenLog(self.disk, settings, cache_bytes=0)
+        self.log = OpenLog(self.disk, settings, cache_bytes=0, keys=keys)
         self.history = History()
         self._values = numbered()
 
@@ -100,8 +106,8 @@ class Writer:
         return cleaner.compact(self.log.partition, 1)[0]
 
 
-def merging_workload() -> Writer:
-    writer = Writer(SETTINGS)
+def merging_workload(settings: TopicSettings = SETTINGS) -> Writer:
+    writer = Writer(settings)
     writer.append((7, 0))
     writer.append(writer.plain(2), (7, 1), writer.plain(3), (8, 0))
     writer.append((7, 2), (7, 3), writer.plain(), writer.plain(2), (8, 1))
@@ -114,8 +120,8 @@ def merging_workload() -> Writer:
     return writer
 
 
-def compacting_workload() -> Writer:
-    writer = Writer(COMPACTED)
+def compacting_workload(settings: TopicSettings = COMPACTED) -> Writer:
+    writer = Writer(settings)
     writer.append(writer.keyed(b"a", b"b", b"a"), (7, 0))
     writer.append(writer.keyed(b"c", b"a"), writer.keyed(b"b"), (7, 1))
     writer.append([Row(b"", key=b"c", null=True)], writer.keyed(b"d", b"d"), writer.plain())
@@ -129,10 +135,36 @@ def compacting_workload() -> Writer:
     return writer
 
 
+def encrypted_compacting() -> Writer:
+    # With room for as many records as without encryption.
+    return compacting_workload(structs.replace(COMPACTED, encryption=True, segment_bytes=1200))
+
+
+def rotating_workload() -> Writer:
+    """Plain at first, then under one key, then under the next, with sealed segments of each."""
+    keys = Keyring({1: b"1" * 32, 2: b"2" * 32}, 1)
+    writer = Writer(SETTINGS, keys)
+    partition = writer.log.partition
+    writer.append((7, 0), writer.plain(7))
+    writer.append(writer.plain(4), (7, 1))
+    partition.settings = structs.replace(SETTINGS, encryption=True)
+    writer.append(writer.plain(3), (8, 0))
+    assert reencrypt(partition, lambda: False).segments >= 2
+    writer.append(writer.plain(6), (8, 1))
+    keys.replace({1: b"1" * 32, 2: b"2" * 32}, 2)
+    writer.append(writer.plain(2), (7, 2))
+    writer.trim(3)
+    assert reencrypt(partition, lambda: False).segments >= 3
+    assert partition.key_ids() == {2}
+    writer.append(writer.plain())
+    writer.log.die()
+    return writer
+
+
 def check_found(disk: SimulatedDisk, writer: Writer, operation: int, acknowledged: int) -> None:
     """Opens the log like a new process does, and looks at everything."""
     history = writer.history
-    log = OpenLog(disk, writer.log.partition.settings, cache_bytes=0)
+    log = OpenLog(disk, writer.log.partition.settings, cache_bytes=0, keys=KEYS)
     partition = log.partition
     assert partition.recovered.damages == []
     assert partition.start_offset in history.starts(operation)
@@ -164,7 +196,9 @@ def workload_points(
 
 
 WORKLOADS = pytest.mark.parametrize(
-    "make", [merging_workload, compacting_workload], ids=["merging", "compacting"]
+    "make",
+    [merging_workload, compacting_workload, rotating_workload],
+    ids=["merging", "compacting", "rotating"],
 )
 
 
@@ -173,6 +207,10 @@ def test_power_loss_at_every_point(make: Callable[[], Writer]) -> None:
     for writer, operation, _, disk in workload_points(make, range(3)):
         acknowledged = writer.history.acknowledged_end(operation)
         check_found(disk, writer, operation, acknowledged)
+
+
+def test_power_loss_at_every_point_of_an_encrypted_compaction() -> None:
+    test_power_loss_at_every_point(encrypted_compacting)
 
 
 @WORKLOADS
@@ -184,9 +222,9 @@ def test_recovering_twice_equals_recovering_once(make: Callable[[], Writer]) -> 
         second = recover(disk, "/log")
         assert disk.contents() == once
         assert second.cut_bytes == 0
-        OpenLog(disk, settings).die()
+        OpenLog(disk, settings, keys=KEYS).die()
         sealed = disk.contents()
-        OpenLog(disk, settings).die()
+        OpenLog(disk, settings, keys=KEYS).die()
         assert disk.contents() == sealed
 
 
@@ -198,7 +236,7 @@ def test_power_loss_during_recovery(make: Callable[[], Writer]) -> None:
         if mode != "tear512":
             continue
         acknowledged = writer.history.acknowledged_end(operation)
-        OpenLog(disk, writer.log.partition.settings).die()
+        OpenLog(disk, writer.log.partition.settings, keys=KEYS).die()
         for again in disk.crash_points(("drop", "tear512")):
             check_found(again.disk, writer, operation, acknowledged)
             tried += 1

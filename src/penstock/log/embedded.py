@@ -7,30 +7,31 @@ closes a data directory; one process at a time.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
-from penstock.log.batch.format import Batch, BatchError
+from penstock.log.batch.encryption import Keyring
+from penstock.log.batch.format import Batch
 from penstock.log.batch.record_limit import check_record_sizes
-from penstock.log.engine import PartitionInfo, Sizes, TopicInfo, walk_topics
+from penstock.log.engine import Keys, PartitionInfo, Sizes, TopicInfo, walk_topics
 from penstock.log.errors import (
-    NO_SPACE,
     AppendFailed,
-    CorruptLog,
     LogClosed,
     LogError,
     Overloaded,
     UnknownPartition,
     UnknownTopic,
 )
+from penstock.log.maintenance import Maintenance
 from penstock.log.metadata.catalogue import Catalogue, Topic
 from penstock.log.metadata.groups import GroupOffsets
+from penstock.log.metadata.key_table import KeyTable
 from penstock.log.metadata.rebuild import check_metadata_is_there
 from penstock.log.metadata.store import MetadataStore
 from penstock.log.metadata.transaction_rows import TransactionTable
-from penstock.log.metadata_errors import MetadataError
 from penstock.log.options import EngineOptions
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import GroupCommit, Later, Post, call_now
@@ -134,6 +135,9 @@ class EmbeddedEngine:
             self.directory, self.files, self.metadata, self._open_partition, self.clock_us, known
         )
         self._topics = self.catalogue.by_name
+        self.keys = Keyring()
+        self._key_table = KeyTable(self.metadata, self.keys)
+        self._adopt_keys(self.options.keys)
         names = {topic.info.id: topic.info.name for topic in self.catalogue}
         self._groups = GroupOffsets(self.metadata, names, self.clock_us)
         later = self._later if threads else None
@@ -141,7 +145,7 @@ class EmbeddedEngine:
         opened.callback(self.commit.close)
         rows = TransactionTable(self.metadata)
         self.transactions = Transactions(
-            Staging(self.directory, self.files, rows.content_of),
+            Staging(self.directory, self.files, rows.content_of, self.keys),
             rows,
             self.catalogue,
             self.commit,
@@ -162,8 +166,16 @@ class EmbeddedEngine:
         unknown = self._open_unknown(self._unknown(), RECOVERY_WAIT_S)
         if unknown:
             self._readers.submit(self._open_unknown, unknown)
-        self._maintenance = threading.Thread(
-            target=self._maintain, name="penstock-maintenance", daemon=True
+        self._maintenance = Maintenance(
+            self.catalogue,
+            self.transactions,
+            self.reserve,
+            self._presence,
+            self.keys,
+            self.steady_us,
+            self.post,
+            self._open_unknown,
+            self.options.maintenance_interval_s,
         )
         self._maintenance.start()
         self._scrub = self._start_scrub()
@@ -190,8 +202,8 @@ class EmbeddedEngine:
         ]
 
     def _open_unknown(
-        self, unknown: list[tuple[Partitions, int]], at_most_s: float | None = None
-    ) -> list[tuple[Partitions, int]]:
+        self, unknown: Sequence[tuple[Partitions, int]], at_most_s: float | None = None
+    ) -> Sequence[tuple[Partitions, int]]:
         """Opens partitions that the last process left open, to report damage; returns the rest."""
         began_s = self._monotonic()
         for at, (partitions, number) in enumerate(unknown):
@@ -217,6 +229,7 @@ class EmbeddedEngine:
             self._observe_flush,
             self._flush_threads,
             durable_offset=ends.next_offset,
+            keys=self.keys,
         )
         partition.wake_early = lambda wakes: self._deliver(Outcome(wakes))
         found = partition.recovered
@@ -289,7 +302,25 @@ class EmbeddedEngine:
     def change_topic(
         self, name: str, changes: dict[str, object], partitions: int | None = None
     ) -> Pending[tuple[int, TopicSettings]]:
-        return self.catalogue.change(name, changes, partitions)
+        change = self.catalogue.change(name, changes, partitions)
+        if "encryption" in changes:
+            change.on_done(lambda _: self._maintenance.soon())
+        return change
+
+    @property
+    def can_encrypt(self) -> bool:
+        return bool(self.keys.current)
+
+    def use_keys(self, keys: Keys) -> None:
+        self._adopt_keys(keys)
+        self._maintenance.soon()
+
+    def _adopt_keys(self, keys: Keys) -> None:
+        generation = self._key_table.adopt(keys, self.catalogue)
+        self.catalogue.key_generation = generation if keys.current else 0
+
+    def keys_needed(self, topic: str) -> list[int]:
+        return self._key_table.ids_since(self.catalogue.get(topic).keys_since)
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo:
         partitions = self._place(topic, partition).partitions
@@ -312,6 +343,7 @@ class EmbeddedEngine:
             len(found.segments),
             found.stopped,
             tuple(f"{d.path} at byte {d.position}: {d.reason}" for d in damages),
+            tuple(sorted(found.key_ids())),
         )
 
     def written_partitions(self, topic: str) -> list[int]:
@@ -472,8 +504,19 @@ class EmbeddedEngine:
             metadata_changes=self.metadata.changes,
             undurable_bytes=self._undurable.total,
             clock_step_us=self.steady_us.step_us,
+            reencrypted_segments=self._maintenance.reencrypted_segments,
+            reencrypted_bytes=self._maintenance.reencrypted_bytes,
+            topics_by_key=self._topics_by_key(),
             scrubbed_bytes=0 if self._scrub is None else self._scrub[0].read_bytes,
         )
+
+    def _topics_by_key(self) -> dict[int, int]:
+        since = Counter(topic.keys_since for topic in self.catalogue)
+        found: Counter[int] = Counter(dict.fromkeys(self.keys.ids(), 0))
+        for generation, topics in since.items():
+            for key_id in self._key_table.ids_since(generation):
+                found[key_id] += topics
+        return dict(found)
 
     @property
     def undurable_bytes(self) -> int:
@@ -505,51 +548,9 @@ class EmbeddedEngine:
         except RuntimeError:  # an executor raises it after its shutdown, and only then
             raise LogClosed from None
 
-    def _maintain(self) -> None:
-        while not self._closing.wait(self.options.maintenance_interval_s):
-            try:
-                self.maintain()
-            except Exception:  # a bug: the next round must run nevertheless
-                logger.exception("maintenance failed")
-
     def maintain(self) -> None:
-        """One round of retention, compaction and merging, and of late transactions."""
-        if self._presence.lost is not None:
-            return
-        try:
-            self.transactions.expire()
-        except (LogError, MetadataError, OSError, TimeoutError) as error:
-            logger.warning("transactions: %s", error)
-        now_us = self.steady_us()
-        for topic in self.catalogue:
-            due = [(topic.partitions, number) for number in topic.partitions.due(now_us)]
-            self._open_unknown(due)
-            for partition in topic.partitions.all_opened():
-                if self._closing.is_set():
-                    return
-                try:
-                    self._with_space(partition)
-                except CorruptLog:
-                    continue  # already reported where it was found
-                except (LogError, BatchError, OSError) as error:
-                    logger.warning("maintenance of %s: %s", partition.directory, error)
-        self.catalogue.describe()
-        if self.reserve.spent:
-            self.reserve.fill()
-
-    def _with_space(self, partition: Partition) -> None:
-        """Retention has to write a little before it can free space."""
-        try:
-            self._maintain_partition(partition)
-        except OSError as error:
-            if error.errno not in NO_SPACE or not self.reserve.spend():
-                raise
-            self._maintain_partition(partition)
-
-    def _maintain_partition(self, partition: Partition) -> None:
-        now_us = self.steady_us()
-        cleaner.apply_retention(partition, now_us)
-        cleaner.clean(partition, now_us)
+        """One round of retention, compaction and merging, of new keys, and of late transactions."""
+        self._maintenance.run()
 
     def close(self) -> None:
         """Writes and flushes everything that was accepted. Calling it again does nothing.
@@ -559,7 +560,7 @@ class EmbeddedEngine:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._maintenance.join()
+        self._maintenance.close()
         self._presence.close()
         if self._scrub is not None:
             self._scrub[1].join()

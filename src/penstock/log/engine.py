@@ -17,7 +17,7 @@ the command line may import what is behind the page.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -36,6 +36,7 @@ __all__ = [
     "Batch",
     "Counters",
     "Engine",
+    "Keys",
     "Metadata",
     "PartitionInfo",
     "Pending",
@@ -86,6 +87,17 @@ class PartitionInfo:
     segments: int
     stopped: str | None
     damages: tuple[str, ...]
+    # Of the keys that its records are encrypted with, 0 where some are not; None when it is not open.
+    key_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Keys:
+    """Keys of encryption by their ids, and the one that is used from now on; 0: none. They have no repr,
+    so that no log line shows them."""
+
+    by_id: Mapping[int, bytes] = field(default_factory=dict)
+    current: int = 0
 
 
 # Topic, partition, and what shall go there.
@@ -202,6 +214,20 @@ class Engine(Protocol):
     def change_topic(
         self, name: str, changes: dict[str, object], partitions: int | None = None
     ) -> Pending[object]: ...
+    @property
+    def can_encrypt(self) -> bool:
+        """Whether there is a key, so that topics may be encrypted."""
+        ...
+
+    def use_keys(self, keys: Keys) -> None:
+        """Other keys of encryption from now on. Waits for the disk. Raises KeyMissing, KeyWrong; then
+        nothing is changed."""
+        ...
+
+    def keys_needed(self, topic: str) -> list[int]:
+        """Ids of the keys that the files of a topic may be encrypted with."""
+        ...
+
     def partition_info(self, topic: str, partition: int) -> PartitionInfo: ...
     def written_partitions(self, topic: str) -> list[int]:
         """Numbers of those that may hold something; all others are empty, and were always."""

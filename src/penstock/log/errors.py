@@ -4,6 +4,7 @@ LogError (a PenstockError)
  +-- CorruptLog          stored bytes are damaged: file, position, offsets concerned
  |    +-- StagingDamaged  ... those of a transaction, not yet in the log
  |    +-- KeyUnknown      ... or intact, and encrypted with an unknown key
+ +-- KeyMissing, KeyWrong  a key of encryption that a topic needs is not given, or another one is
  +-- OffsetOutOfRange    the offset was never written or is no longer kept
  +-- AppendFailed        nothing was stored, the caller may try again
  |    +-- StorageFull    ... because there is no space
@@ -72,6 +73,26 @@ class StagingDamaged(CorruptLog):
 class KeyUnknown(CorruptLog):
     def __str__(self) -> str:
         return f"{self.path} at byte {self.position}: {self.reason}"
+
+
+class KeyMissing(LogError):
+    topic: str
+    key_id: int
+
+    line = (
+        "topic {topic!r} is encrypted with key {key_id}, which is not among encryption.keys; "
+        "add it, and keep it until no topic needs it"
+    )
+
+
+class KeyWrong(LogError):
+    topic: str
+    key_id: int
+
+    line = (
+        "topic {topic!r} is encrypted with another key than the one that encryption.keys has as "
+        "number {key_id}; give the right one"
+    )
 
 
 class OffsetOutOfRange(LogError):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from penstock.log.engine import Keys
 from penstock.log.partitions.commit import DEFAULT_THREADS
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.cache import DEFAULT_CACHE_BYTES
@@ -27,3 +28,5 @@ class EngineOptions:
     transaction_memory_us: int | None = DEFAULT_MEMORY_US
     # In this time every sealed segment is read once, to find damage; None: never.
     scrub_period_us: int | None = None
+    # Of encryption.
+    keys: Keys = Keys()

@@ -50,6 +50,8 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
     schema: str = ""
     schema_version: int = 0
     on_invalid: str = "reject"
+    # Whether batches are encrypted on disk. Which key, the configuration of the server says.
+    encryption: bool = False
 
     def check(self) -> "TopicSettings":
         """Itself when everything is possible. Raises InvalidSettings."""

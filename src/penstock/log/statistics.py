@@ -1,6 +1,7 @@
 """The counters of an engine, for metrics and lists: values only, read on demand."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -37,5 +38,10 @@ class Statistics:
     undurable_bytes: int
     # How far the wall clock jumped ahead, while the jump is not trusted.
     clock_step_us: int = 0
+    # Segments that were encrypted with another key, or for the first time, and their bytes.
+    reencrypted_segments: int = 0
+    reencrypted_bytes: int = 0
+    # Topics whose files may be encrypted with a key, by the id of the key.
+    topics_by_key: Mapping[int, int] = field(default_factory=dict)
     # Read since start to find damage.
     scrubbed_bytes: int = 0

@@ -26,7 +26,8 @@ from mypy_extensions import i32, i64
 #          needs it to tell a torn tail (may be cut) from damage to durable records (must not be).
 #   72 u32 salt of the partition (storage/salt.py), 0 where there is none: a record that holds the
 #          bytes of a batch is not taken for a batch of this partition
-#   76 u32 id of the key that the body is encrypted with, 0 = none. No key is known yet.
+#   76 u32 id of the key that the body is encrypted with, 0 = none. An encrypted body has a layout of
+#          its own around the columns (encryption.py)
 #   80 body: the columns below in this order, as the flags say, each padded to 8
 #
 #      value_offsets i32[count+1], values
@@ -170,22 +171,33 @@ class Batch:
         squeezed += _PADS[len(squeezed) & 7]
         if len(squeezed) >= len(self.body):
             return self
-        smaller = Batch(
-            squeezed,
+        smaller = self.with_body(squeezed)
+        smaller.flags |= FLAG_ZSTD
+        smaller.raw_length = len(self.body)
+        return smaller
+
+    def with_body(self, body: bytes) -> "Batch":
+        """The same records in other bytes."""
+        other = Batch(
+            body,
             self.count,
-            self.flags | FLAG_ZSTD,
+            self.flags,
             self.first_time_us,
             self.max_time_us,
-            len(self.body),
+            self.raw_length,
         )
-        smaller.producer_id = self.producer_id
-        smaller.epoch = self.epoch
-        smaller.sequence = self.sequence
-        return smaller
+        other.producer_id = self.producer_id
+        other.epoch = self.epoch
+        other.sequence = self.sequence
+        return other
 
     def stamp(self, base_offset: int, durable_offset: int, salt: int = 0) -> bytes:
         """The header for this place in a log, checksum included."""
-        rest = REST.pack(
+        return self.stamped(self.rest(base_offset, durable_offset, salt, 0))
+
+    def rest(self, base_offset: int, durable_offset: int, salt: int, key_id: int) -> bytes:
+        """The header from byte 12 on."""
+        return REST.pack(
             self.flags,
             VERSION,
             base_offset,
@@ -198,8 +210,11 @@ class Batch:
             self.sequence,
             durable_offset,
             salt,
-            0,
+            key_id,
         )
+
+    def stamped(self, rest: bytes) -> bytes:
+        """The whole header, from what `rest` gives."""
         if self.body_checksum < 0:
             self.body_checksum = crc32c(self.body, 0, KEEP_GIL)
         checksum = crc32c(rest, self.body_checksum)

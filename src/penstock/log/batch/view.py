@@ -3,6 +3,7 @@
 Hot: compiled by mypyc, runs uncompiled too. Does no I/O; reader.py and scan.py read the bytes.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import zstandard
@@ -27,6 +28,8 @@ from penstock.log.batch.format import (
 )
 
 Headers = list[tuple[bytes, bytes]]
+# Decrypts the body of a batch: its header, the bytes that hold both, and the place of the body.
+OpenBody = Callable[[BatchHeader, bytes, int], bytes]
 
 
 class Record:
@@ -81,19 +84,27 @@ def view_appended(batch: Batch, base_offset: int) -> "BatchView":
     return view_body(header, batch.body, 0)
 
 
-def view_body(header: BatchHeader, buffer: bytes, position: int) -> "BatchView":
-    """A view on a body that lies at `position` of `buffer`, decompressed first where needed."""
+def no_keys(header: BatchHeader, buffer: bytes, position: int) -> bytes:
+    """Opens nothing: for those who have no keys."""
+    raise UnknownKeyId(header.key_id)
+
+
+def view_body(
+    header: BatchHeader, buffer: bytes, position: int, open_body: OpenBody = no_keys
+) -> "BatchView":
+    """A view on a body that lies at `position` of `buffer`, decrypted and decompressed where needed."""
+    end = position + header.length - header.size
     if header.key_id:
-        raise UnknownKeyId(header.key_id)
+        buffer = open_body(header, buffer, position)
+        position, end = 0, len(buffer)
     if header.flags & FLAG_ZSTD:
         if header.raw_length > 2 * MAX_BATCH_BYTES:
             raise BatchError(f"impossible raw length {header.raw_length}")
-        return BatchView(header, _unpacked(header, buffer, position), 0, header.raw_length)
-    return BatchView(header, buffer, position, position + header.length - header.size)
+        return BatchView(header, _unpacked(header, buffer[position:end]), 0, header.raw_length)
+    return BatchView(header, buffer, position, end)
 
 
-def _unpacked(header: BatchHeader, buffer: bytes, position: int) -> bytes:
-    packed = buffer[position : position + header.length - header.size]
+def _unpacked(header: BatchHeader, packed: bytes) -> bytes:
     try:
         # The library uses the size in the frame and ignores the limit that it is given.
         if zstandard.frame_content_size(packed) != header.raw_length:

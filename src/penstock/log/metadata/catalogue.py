@@ -64,10 +64,23 @@ class Topic(msgspec.Struct, eq=False, gc=False):
     removal: Pending[int] | None = None
     # What the description beside its records says; None when nobody looked yet.
     described: TopicInfo | None = None
+    # As in its record.
+    keys_since: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.info.name
 
     def record(self) -> TopicRecord:
         info = self.info
-        return TopicRecord(info.id, self.directory, info.partitions, info.settings, info.created_us)
+        return TopicRecord(
+            info.id,
+            self.directory,
+            info.partitions,
+            info.settings,
+            info.created_us,
+            self.keys_since,
+        )
 
 
 class Catalogue:
@@ -96,6 +109,8 @@ class Catalogue:
         # Called with every topic that is created or changed.
         self.watchers: list[Callable[[str], None]] = []
         self.partition_count = 0  # of all topics together
+        # Of the current key of encryption (key_table.py); 0: there is none.
+        self.key_generation = 0
         # Directories in use, and their topics; None: of no topic, or still being removed.
         self._directories: GrowingDict[str, Topic | None] = GrowingDict()
         self._descriptions = Descriptions(files, self._root, self._is_there)
@@ -120,6 +135,7 @@ class Catalogue:
                 ends = self._written(record.directory, record.partitions, ends or {})
             topic = self._add(info, record.directory, ends)
             topic.version = one.version
+            topic.keys_since = record.keys_since or int(record.settings.encryption)
         self.names = SortedNames(self.by_name)
         for orphan in present - set(self._directories):
             self._directories[orphan] = None
@@ -192,12 +208,14 @@ class Catalogue:
         check_topic_name(name)
         settings.check()
         check_partitions(partitions)
+        keys_since = self._keys_since(0, settings)
         if name in self.by_name:
             raise TopicExists(name)
         directory = self._free_directory(name)
         self._last_id += 1
         info = TopicInfo(self._last_id, name, partitions, settings, self._clock_us())
         topic = self._topic(info, directory, None)
+        topic.keys_since = keys_since
         creation = self._metadata.change(
             (
                 self._records.put(name, topic.record(), ABSENT),
@@ -212,6 +230,13 @@ class Catalogue:
         self.names.add(name)
         self._tell(name)
         return topic
+
+    def _keys_since(self, before: int, settings: TopicSettings) -> int:
+        """Raises InvalidSettings where a topic shall be encrypted and there is no key."""
+        if settings.encryption and not self.key_generation:
+            reason = "there is no key; set encryption.keys in the configuration of the server"
+            raise InvalidSettings("encryption", True, reason)
+        return before or (self.key_generation if settings.encryption else 0)
 
     def _is_there(self, topic: Describable) -> bool:
         return self.by_name.get(topic.info.name) is topic
@@ -240,21 +265,31 @@ class Catalogue:
             self._forget(topic)
 
     def change(
-        self, name: str, changes: dict[str, object], partitions: int | None
+        self,
+        name: str,
+        changes: dict[str, object],
+        partitions: int | None,
+        keys_since: int | None = None,
     ) -> Pending[tuple[int, TopicSettings]]:
-        """New settings, or more partitions; they count once they are durable. Gives what they are then."""
+        """New settings, or more partitions; they count once they are durable. Gives what they are then.
+
+        `keys_since`: all of the topic was found under keys of this generation or later; 0: nothing of it
+        is encrypted.
+        """
         topic = self.get(name)
         # Checked here for a fast answer. The record decides when the change is applied.
-        _changed(topic.info, changes, partitions)
+        _, settings = _changed(topic.info, changes, partitions)
+        if changes:
+            self._keys_since(0, settings)
         outcome: Pending[tuple[int, TopicSettings]] = Pending()
         before = topic.changing if topic.changing is not None else topic.creation
         topic.changing = outcome
         # A completed creation is applied a moment later, in the callback thread: until then the version
         # of the record is unknown here.
         if before is None or (before.done and before is not topic.creation):
-            self._change(topic, changes, partitions, outcome)
+            self._change(topic, changes, partitions, keys_since, outcome)
         else:
-            before.on_done(lambda _: self._change(topic, changes, partitions, outcome))
+            before.on_done(lambda _: self._change(topic, changes, partitions, keys_since, outcome))
         return outcome
 
     def _change(
@@ -262,13 +297,22 @@ class Catalogue:
         topic: Topic,
         changes: dict[str, object],
         partitions: int | None,
+        keys_since: int | None,
         outcome: Pending[tuple[int, TopicSettings]],
     ) -> None:
         try:
             if self.by_name.get(topic.info.name) is not topic:
                 raise UnknownTopic(topic.info.name)
             count, settings = _changed(topic.info, changes, partitions)
-            record = msgspec.structs.replace(topic.record(), partitions=count, settings=settings)
+            if keys_since is None or (settings.encryption and not keys_since):
+                # Also when it was turned on again, since it was found without.
+                keys_since = self._keys_since(topic.keys_since, settings) if changes else None
+            record = msgspec.structs.replace(
+                topic.record(),
+                partitions=count,
+                settings=settings,
+                keys_since=topic.keys_since if keys_since is None else keys_since,
+            )
             change = self._metadata.change(
                 (self._records.put(topic.info.name, record, topic.version),)
             )
@@ -288,6 +332,7 @@ class Catalogue:
             outcome.settle(None, change.error)
             return
         topic.version = change.result()
+        topic.keys_since = record.keys_since
         topic.partitions.change(record.partitions, record.settings)
         self.partition_count += record.partitions - topic.info.partitions
         topic.info = msgspec.structs.replace(

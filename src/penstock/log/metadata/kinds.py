@@ -28,6 +28,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
     partitions: int
     settings: TopicSettings
     created_us: int
+    # The generation of keys since which its files may be encrypted (key_table.py); 0: they are not.
+    keys_since: int = 0
 
 
 class DeletionRecord(msgspec.Struct, frozen=True):

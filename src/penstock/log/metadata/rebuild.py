@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.log.metadata.descriptions import Description, read_description
+from penstock.log.metadata.key_table import ENCRYPTION_KEYS, KeyRecord
 from penstock.log.metadata.kinds import (
     COUNTERS,
     LAST_KEY_ID,
@@ -30,6 +31,7 @@ from penstock.log.records import Edit, Space
 from penstock.log.settings import TopicSettings
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.names import METADATA_FILE, TOPICS_DIRECTORY, topic_name_of
+from penstock.log.storage.segment import LOG_SUFFIX, key_id_in, offset_of_name
 
 # What is not finished yet has this name: a rebuild that is interrupted leaves no metadata behind.
 _UNFINISHED_SUFFIX: Final = ".rebuild"
@@ -83,6 +85,8 @@ class _Found:
     description: Description | None
     # Which of several directories for the same name is the newest.
     age: tuple[int, int]
+    # Of the keys that its records are encrypted with.
+    key_ids: frozenset[int]
 
 
 def rebuild(
@@ -126,14 +130,27 @@ def _look(files: FileSystem, root: str) -> Iterator[_Found | LeftAlone]:
         attempt = _ATTEMPT.search(directory)
         age = int(attempt[1]) if attempt is not None else 1
         count = max(numbers, default=0) + 1
+        key_ids = _key_ids(files, [f"{path}/{number}" for number in numbers])
         if description is not None:
             count = max(count, description.partitions)
-            yield _Found(directory, description.name, count, description, (description.id, age))
+            age_of = description.id, age
+            yield _Found(directory, description.name, count, description, age_of, key_ids)
         elif numbers:
             name = topic_name_of(_ATTEMPT.sub("", directory)) or directory
-            yield _Found(directory, name, count, None, (0, age))
+            yield _Found(directory, name, count, None, (0, age), key_ids)
         else:
             yield LeftAlone(directory, "it holds no partition")
+
+
+def _key_ids(files: FileSystem, partitions: list[str]) -> frozenset[int]:
+    """As the segment files tell: one file, one key."""
+    paths = [
+        f"{partition}/{name}"
+        for partition in partitions
+        for name in files.list(partition)
+        if offset_of_name(name, LOG_SUFFIX) is not None
+    ]
+    return frozenset(key_id_in(files, path) for path in paths) - {0}
 
 
 def _write(path: str, topics: list[_Found], now_us: int) -> None:
@@ -153,10 +170,14 @@ def _write(path: str, topics: list[_Found], now_us: int) -> None:
                 record = msgspec.structs.replace(known, partitions=one.partitions)
             else:
                 last_id += 1
-                record = TopicRecord(
-                    last_id, one.directory, one.partitions, TopicSettings(), now_us
-                )
+                settings = TopicSettings(encryption=bool(one.key_ids))
+                record = TopicRecord(last_id, one.directory, one.partitions, settings, now_us)
+            # All keys have this generation: which came first is not known.
+            record = msgspec.structs.replace(record, keys_since=int(bool(one.key_ids)))
             edits.append(records.put(one.name, record))
+        keys = Space(metadata, ENCRYPTION_KEYS, KeyRecord)
+        for key_id in frozenset[int]().union(*(one.key_ids for one in topics)):
+            edits.append(keys.put(str(key_id), KeyRecord(1, b"")))
         edits.append(counters.put(LAST_TOPIC_ID, last_id))
         # A key was stored here once: then the development key is off.
         edits.append(counters.put(LAST_KEY_ID, now_us))

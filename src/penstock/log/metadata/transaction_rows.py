@@ -112,6 +112,10 @@ def usage(metadata: SqlStore, prefix: str) -> tuple[int, int]:
     return rows[0][0], rows[0][1]
 
 
+def stages_for(metadata: SqlStore, topic: str) -> bool:
+    return bool(metadata.query("SELECT 1 FROM staged WHERE topic = ? LIMIT 1", (topic,)))
+
+
 def number_of(sequence: int, place: int) -> int:
     assert place < 1 << PLACE_BITS
     return sequence << PLACE_BITS | place
@@ -316,6 +320,9 @@ class TransactionTable:
 
     def usage(self, prefix: str) -> tuple[int, int]:
         return usage(self._store, prefix)
+
+    def stages_for(self, topic: str) -> bool:
+        return stages_for(self._store, topic)
 
     def place_after(self, transaction_id: int, task: int) -> tuple[int, int]:
         return place_after(self._store, transaction_id, task)

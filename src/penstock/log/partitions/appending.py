@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from penstock.log.batch.encryption import Keyring, Sealer
 from penstock.log.batch.format import (
     FLAG_AT_MOST_ONCE,
     FLAG_PRODUCER,
@@ -101,6 +102,7 @@ class AppendSide:
         observe_flush: Callable[[float, int], None] | None,
         flush_threads: FlushThreads | None,
         found: Recovered,
+        keys: Keyring,
     ) -> None:
         self.directory = directory
         self.settings = settings
@@ -120,6 +122,9 @@ class AppendSide:
         # Drawn by the partition where recovery found none.
         self.salt = found.salt
         self._producers = found.producers
+        self.keys = keys
+        # Of the active segment; None until it is needed, or where nothing is encrypted.
+        self._sealer: Sealer | None = None
         self._lock = threading.Lock()
         # Guards the list of segments together with the files that it names: held while files are put
         # in place, so nobody on the event loop takes it.
@@ -353,7 +358,7 @@ class AppendSide:
             self._begin_salt(self.segments[-1])
         last = group.waiting[-1] if group.waiting else None
         base = last.base_offset + last.batch.count if last is not None else self.next_offset
-        header = stored.stamp(base, self.flushed_offset, self.salt.value)
+        header, stored = self._stamped(stored, base)
         group.waiting.append(Entry(batch, token, base, header, stored))
         group.waiting_bytes += stored.size()
         if batch.flags & FLAG_PRODUCER:
@@ -388,7 +393,26 @@ class AppendSide:
         used = self._active_index().size + waiting_bytes
         # Batches of version 1 and 2 are not mixed in one file.
         too_old = self.segments[-1].base_offset < self.salt.since
+        if self.segments[-1].key_id != self.wanted_key:
+            too_old = True  # one file, one key: the first batch tells that of all
         return bool(used) and (too_old or used + size > self.settings.segment_bytes)
+
+    @property
+    def wanted_key(self) -> int:
+        """The id of the key that new batches are encrypted with; 0: they are not."""
+        return self.keys.current if self.settings.encryption else 0
+
+    def _stamped(self, batch: Batch, base_offset: int) -> tuple[bytes, Batch]:
+        """Header and batch as they are written to the active segment: encrypted where the segment is."""
+        segment = self.segments[-1]
+        if base_offset == segment.base_offset:  # its first batch, or the first try of it failed
+            segment.key_id = self.wanted_key
+            self._sealer = None
+        if not segment.key_id:
+            return batch.stamp(base_offset, self.flushed_offset, self.salt.value), batch
+        if self._sealer is None:
+            self._sealer = self.keys.sealer(segment.key_id)
+        return self._sealer.seal(batch, base_offset, self.flushed_offset, self.salt.value)
 
     def _begin_salt(self, segment: Segment) -> None:
         """The first batch with a salt is about to be written, at the beginning of this segment."""
@@ -408,7 +432,9 @@ class AppendSide:
         self._cut_what_fell_short()
         base_offset = self.next_offset
         index = SparseIndex(base_offset)
-        segment = Segment(self.directory, base_offset, False, index, salt=self.salt)
+        segment = Segment(
+            self.directory, base_offset, False, index, salt=self.salt, open_body=self.keys.open_body
+        )
         try:
             with self.pool.use(segment.path, create=True) as file:
                 if file.size():

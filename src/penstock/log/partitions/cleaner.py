@@ -9,10 +9,10 @@ partition at a time.
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from penstock.log.batch.builder import BatchBuilder
+from penstock.log.batch.encryption import Sealer
 from penstock.log.batch.format import (
     FLAG_AT_MOST_ONCE,
     FLAG_CLEANED,
@@ -24,18 +24,17 @@ from penstock.log.batch.view import BatchView
 from penstock.log.errors import CorruptLog
 from penstock.log.partitions.cleaning_state import CleaningState, read_state, write_state
 from penstock.log.partitions.partition import Partition
-from penstock.log.partitions.recovery import put_swap_in_place
-from penstock.log.partitions.survey import swap_name
+from penstock.log.partitions.replacing import (
+    append_batch,
+    note_damage,
+    replace_sealed,
+    sealed_segments,
+    with_ends,
+)
 from penstock.log.storage.files import File
 from penstock.log.storage.index import NO_TIME, SparseIndex
-from penstock.log.storage.scan import Damage, unreadable
-from penstock.log.storage.segment import (
-    SWAP_SUFFIX,
-    TEMPORARY_SUFFIX,
-    Segment,
-    write_all,
-    write_small_file,
-)
+from penstock.log.storage.scan import unreadable
+from penstock.log.storage.segment import Segment
 
 # Batches are merged up to this size: a reader gets one for a megabyte instead of thousands.
 MERGED_BATCH_BYTES = 1024 * 1024
@@ -123,9 +122,16 @@ class _Rewriter:
     """Writes kept records as large batches into a new file."""
 
     def __init__(
-        self, file: File, base_offset: int, durable_offset: int, compress: bool, salt: int
+        self,
+        file: File,
+        base_offset: int,
+        durable_offset: int,
+        compress: bool,
+        salt: int,
+        sealer: Sealer | None,
     ) -> None:
         self._salt = salt
+        self._sealer = sealer
         self.index = SparseIndex(base_offset)
         self.kept = 0
         self._file = file
@@ -155,10 +161,9 @@ class _Rewriter:
         batch.flags |= FLAG_CLEANED | self._kept_flags
         if self._compress:
             batch = batch.compressed()
-        content = batch.stamp(base, self._durable_offset, self._salt) + batch.body
-        position = self.index.size
-        write_all(self._file, content, position)
-        self.index.add(base, position, len(content), end, batch.max_time_us)
+        append_batch(
+            self._file, self.index, batch, base, end, self._durable_offset, self._salt, self._sealer
+        )
         self._builder = BatchBuilder()
 
 
@@ -203,84 +208,27 @@ def _rewrite(
     The last record stays in any case: a segment ends where the next one begins, so that a missing
     end is always damage and never the work of the cleaner.
     """
-    files = partition.pool.files
-    if any(name.endswith(SWAP_SUFFIX) for name in files.list(partition.directory)):
-        # Putting it in place failed. It is finished at the next start, and must find what it
-        # replaces as it was.
-        return Cleaned()
-    base = group[0].base_offset
-    swap = f"{partition.directory}/{swap_name(base, end_offset)}"
-    before = sum(partition.segment_size(segment) for segment in group)
     removed = 0
-    file = files.open(swap + TEMPORARY_SUFFIX, create=True)
-    try:
-        file.truncate(0)
+
+    def fill(file: File, sealer: Sealer | None) -> SparseIndex:
+        nonlocal removed
         compress = partition.settings.compression == "zstd"
-        rewriter = _Rewriter(file, base, end_offset, compress, partition.salt.value)
-        for segment, segment_end in _with_ends(group, end_offset):
+        base = group[0].base_offset
+        rewriter = _Rewriter(file, base, end_offset, compress, partition.salt.value, sealer)
+        for segment, segment_end in with_ends(group, end_offset):
             for view, row in _rows(partition, segment, segment_end):
                 if keep(view, row) or view.offset_of(row) == end_offset - 1:
                     rewriter.add(view, row)
                 else:
                     removed += 1
         rewriter.flush()
-        file.sync()
-    except BaseException:
-        with suppress(OSError):
-            files.remove(swap + TEMPORARY_SUFFIX)
-        raise
-    finally:
-        file.close()
-    with partition.write_lock:
-        if partition.closed or any(segment not in partition.segments for segment in group):
-            with suppress(OSError):
-                files.remove(swap + TEMPORARY_SUFFIX)  # a deletion or retention was faster
-            return Cleaned()
-        files.rename(swap + TEMPORARY_SUFFIX, swap)
-        files.sync_directory(partition.directory)
-        new = Segment(partition.directory, base, False, rewriter.index, salt=group[0].salt)
-        name = swap.rpartition("/")[2]
-        partition.replace_segments(
-            group, new, lambda: put_swap_in_place(files, partition.directory, name)
-        )
-        write_small_file(files, new.index_path, rewriter.index.encode())
-        new.sealed = True
-    return Cleaned(len(group), removed, before - rewriter.index.size)
+        return rewriter.index
 
-
-def _sealed(partition: Partition) -> list[tuple[Segment, int]]:
-    """Sealed, undamaged segments with their end offsets, oldest first.
-
-    Only what readers may see as a whole: a merged batch must not join what is shown with what a
-    transaction still holds back.
-    """
-    segments = partition.segments
-    visible = partition.visible_offset
-    return [
-        (segment, following.base_offset)
-        for segment, following in itertools.pairwise(segments)
-        if segment.sealed and not segment.damages and following.base_offset <= visible
-    ]
-
-
-def _with_ends(group: list[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
-    ends = [*(segment.base_offset for segment in group[1:]), end_offset]
-    return zip(group, ends, strict=True)
-
-
-def _note_damage(partition: Partition, segment: Segment, error: CorruptLog) -> None:
-    """From now on the segment is left alone; its damage is reported with the partition."""
-    partition.damages.tell(error)
-    segment.damages.append(
-        Damage(
-            error.path,
-            error.position,
-            error.position,
-            error.reason,
-            error.first_offset,
-            error.next_offset,
-        )
-    )
+    before = sum(partition.segment_size(segment) for segment in group)
+    new = replace_sealed(partition, group, end_offset, fill)
+    if new is None:
+        return Cleaned()
+    return Cleaned(len(group), removed, before - partition.segment_size(new))
 
 
 def clean(partition: Partition, now_us: int) -> Cleaned:
@@ -330,7 +278,7 @@ def _is_due(partition: Partition, state: CleaningState, now_us: int) -> bool:
     oldest_mark_us = now_us - partition.settings.tombstone_ms * 1000
     if state.mark_us != NO_TIME and state.mark_us < oldest_mark_us:
         return True
-    sizes = [(s.base_offset, partition.segment_size(s)) for s, _ in _sealed(partition)]
+    sizes = [(s.base_offset, partition.segment_size(s)) for s, _ in sealed_segments(partition)]
     dirty_bytes = sum(size for base, size in sizes if base >= state.compacted_to)
     total_bytes = sum(size for _, size in sizes)
     return dirty_bytes > 0 and dirty_bytes >= MIN_DIRTY_SHARE * total_bytes
@@ -343,7 +291,7 @@ def merge_small_batches(partition: Partition, from_offset: int = 0) -> Cleaned:
     """
     total = Cleaned()
     damage: CorruptLog | None = None
-    for segment, end_offset in _sealed(partition):
+    for segment, end_offset in sealed_segments(partition):
         if segment.base_offset < max(partition.start_offset, from_offset):
             continue
         if not _is_fragmented(partition, segment):
@@ -351,7 +299,7 @@ def merge_small_batches(partition: Partition, from_offset: int = 0) -> Cleaned:
         try:
             done = _rewrite(partition, [segment], end_offset, lambda view, row: True)
         except CorruptLog as error:
-            _note_damage(partition, segment, error)
+            note_damage(partition, segment, error)
             damage = damage or error
             continue
         total = _add(total, done)
@@ -388,7 +336,7 @@ def compact(partition: Partition, now_us: int) -> tuple[Cleaned, int]:
     A record without a key stays. A record with a key and no value (null) is a deletion mark.
     Raises CorruptLog when it meets damage for the first time; the next run leaves that segment out.
     """
-    sealed = _sealed(partition)
+    sealed = sealed_segments(partition)
     if not sealed:
         return Cleaned(), NO_TIME
     latest: dict[bytes, int] = {}
@@ -396,7 +344,7 @@ def compact(partition: Partition, now_us: int) -> tuple[Cleaned, int]:
         try:
             _note_latest(latest, _rows(partition, segment, segment_end))
         except CorruptLog as error:
-            _note_damage(partition, segment, error)
+            note_damage(partition, segment, error)
             raise
     oldest_mark_us = now_us - partition.settings.tombstone_ms * 1000
     if _leaves_some_out(partition, sealed):
@@ -424,7 +372,7 @@ def compact(partition: Partition, now_us: int) -> tuple[Cleaned, int]:
     for group, end_offset in _groups(partition, sealed):
         rows = (
             row
-            for segment, segment_end in _with_ends(group, end_offset)
+            for segment, segment_end in with_ends(group, end_offset)
             for row in _rows(partition, segment, segment_end)
         )
         # The last record stays in any case: for its sake alone nothing is rewritten, ever again.

@@ -64,6 +64,8 @@ NOTHING: Final = Ends(0, 0, 0, 0, NEVER_US)
 def _due_us(partition: "Partition") -> int:
     if len(partition.segments) > 1:
         return 0  # what is to be done with sealed segments, their indexes and marks tell
+    if not partition.key_ids() <= {partition.wanted_key}:
+        return 0  # to be encrypted with another key
     index = partition.segments[-1].index if partition.segments else None
     retention_ms = partition.settings.retention_ms
     if index is None or not index.size or not retention_ms:

@@ -62,11 +62,12 @@ class LoopAppends(AppendSide):
         if handle is None:
             return None
         base = self.next_offset
-        header = batch.stamp(base, self.flushed_offset, self.salt.value)
+        header, stored = self._stamped(batch, base)
+        size = stored.size()
         position = self._active_index().size
         self._fell_short = True
         try:
-            if handle.file.pwritev((header, batch.body), position) != size:
+            if handle.file.pwritev((header, stored.body), position) != size:
                 return None
         except OSError:
             return None
@@ -75,7 +76,7 @@ class LoopAppends(AppendSide):
         self._fell_short = False
         self._flushing.wrote(segment)
         token = AppendToken(batch.count)
-        entry = Entry(batch, token, base, header, batch)
+        entry = Entry(batch, token, base, header, stored)
         self._note_written([entry], position)
         if settings.durability == "ack":
             self._unflushed.append(entry)

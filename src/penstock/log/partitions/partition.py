@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+from penstock.log.batch.encryption import NO_KEYS, Keyring
 from penstock.log.errors import CorruptLog, OffsetOutOfRange, closed_error
 from penstock.log.partitions.cleaning_state import CleaningState
 from penstock.log.partitions.damage_report import DamageReport
@@ -23,7 +24,7 @@ from penstock.log.storage.files import File
 from penstock.log.storage.handles import HandlePool
 from penstock.log.storage.hints import ReadHints
 from penstock.log.storage.salt import Salt, new_salt
-from penstock.log.storage.segment import CutFailed, Segment
+from penstock.log.storage.segment import CutFailed, Segment, key_id_in
 
 
 class Partition(LoopAppends):
@@ -40,12 +41,17 @@ class Partition(LoopAppends):
         flush_threads: FlushThreads | None = None,
         draw_salt: Callable[[], int] = new_salt,
         durable_offset: int = 0,
+        keys: Keyring = NO_KEYS,
     ) -> None:
         """`durable_offset`: what is known to be durable, beside what the files themselves tell."""
         found = recover(pool.files, directory, durable_offset)
         super().__init__(
-            directory, settings, pool, cache, clock_us, observe_flush, flush_threads, found
+            directory, settings, pool, cache, clock_us, observe_flush, flush_threads, found, keys
         )
+        for segment in self.segments:
+            segment.open_body = keys.open_body
+            # Without a key nothing was ever encrypted: the start would be refused.
+            segment.key_id = key_id_in(pool.files, segment.path) if keys else 0
         self.salt = found.salt if found.salt.value else Salt(draw_salt())
         self.clock_us = clock_us
         self.hints = ReadHints()
@@ -184,6 +190,12 @@ class Partition(LoopAppends):
             at = self.segments.index(old[0])
             kept = [segment for segment in self.segments if segment not in old]
             self.segments = [*kept[:at], new, *kept[at:]]
+
+    def key_ids(self) -> set[int]:
+        """Of the keys that its records are encrypted with; 0 where some are not."""
+        segments = self.segments
+        written = segments[:-1] + [one for one in segments[-1:] if self.segment_size(one)]
+        return {segment.key_id for segment in written}
 
     def size_bytes(self) -> int:
         """Bytes of all segment files."""

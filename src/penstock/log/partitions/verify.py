@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError
+from penstock.log.batch.encryption import NO_KEYS, Keyring
 from penstock.log.batch.format import BatchError
 from penstock.log.batch.view import view_body
 from penstock.log.metadata.store import check_metadata
@@ -63,6 +64,8 @@ class Report:
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
+    # By the id of the key that they are encrypted with; 0: not encrypted.
+    batches_by_key: dict[int, int] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
     torn: list[Damage] = field(default_factory=list)
     metadata: str | None = None
@@ -72,15 +75,18 @@ class Report:
         return not self.damages and self.metadata is None
 
 
-def verify(files: FileSystem, directory: str) -> Report:
-    """Raises NoLogDirectory; OSError when something cannot be read at all."""
+def verify(files: FileSystem, directory: str, keys: Keyring = NO_KEYS) -> Report:
+    """Raises NoLogDirectory; OSError when something cannot be read at all.
+
+    Without keys, checksums, headers and offsets of encrypted batches are checked, and not their columns.
+    """
     report = Report()
     found = False
     noted = _noted_ends(files, data_directory_of(files, directory))
     for path in partition_directories(files, directory):
         found = True
         place = tuple(path.rstrip("/").rsplit("/", 2)[1:])
-        _Partition(files, path, report, noted.get(place, 0)).check()
+        _Partition(files, path, report, noted.get(place, 0), keys).check()
     metadata = f"{directory}/{METADATA_FILE}"
     if not found and not files.exists(metadata):
         raise NoLogDirectory(directory)
@@ -136,9 +142,15 @@ class _Partition:
     """The check of one partition directory."""
 
     def __init__(
-        self, files: FileSystem, directory: str, report: Report, durable_offset: int
+        self,
+        files: FileSystem,
+        directory: str,
+        report: Report,
+        durable_offset: int,
+        keys: Keyring,
     ) -> None:
         self._files = files
+        self._keys = keys
         self._directory = directory
         self._report = report
         self._names = files.list(directory)
@@ -238,8 +250,13 @@ class _Partition:
         assert header is not None
         self._report.batches += 1
         self._report.records += header.count
+        by_key = self._report.batches_by_key
+        by_key[header.key_id] = by_key.get(header.key_id, 0) + 1
+        if header.key_id and not self._keys:
+            return None
+        content = file.pread(header.length, position)
         try:
-            view_body(header, file.pread(header.length, position), header.size).check_columns()
+            view_body(header, content, header.size, self._keys.open_body).check_columns()
         except BatchError as error:
             base, end = header.base_offset, header.base_offset + header.count
             return Damage(path, position, position + header.length, error.reason, base, end)

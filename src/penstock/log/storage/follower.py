@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from penstock.log.batch.encryption import NO_KEYS, Keyring
 from penstock.log.batch.format import FLAG_CLEANED, HEADER_SIZE, BatchError, BatchHeader
 from penstock.log.errors import CorruptLog, OffsetOutOfRange
 from penstock.log.storage import reader
@@ -80,8 +81,10 @@ class Follower:
         files: FileSystem | None = None,
         identify: Callable[[str], Identity] = identify,
         pause: Callable[[float], None] = time.sleep,
+        keys: Keyring = NO_KEYS,
     ) -> None:
         self.directory = directory
+        self._keys = keys
         self.clock_us = clock_us
         self.pool = _Pool(files if files is not None else RealFiles())
         self.cache = BatchCache(0)
@@ -204,7 +207,9 @@ class Follower:
             del self._known[base]
             return None
         salt = find_salt(self.pool.files, self.directory, [(base, path)])
-        segment = Segment(self.directory, base, sealed=False, salt=salt)
+        segment = Segment(
+            self.directory, base, sealed=False, salt=salt, open_body=self._keys.open_body
+        )
         index, whole = SparseIndex(base), None
         try:
             data = read_small_file(self.pool.files, segment.index_path)

@@ -6,6 +6,7 @@ Checks every checksum on the way. Does not decide what damage means: recovery.py
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.log.batch.encryption import end_offset_of
 from penstock.log.batch.format import (
     FLAG_CLEANED,
     FLAG_OFFSETS,
@@ -17,7 +18,7 @@ from penstock.log.batch.format import (
     check_batch,
     parse_header,
 )
-from penstock.log.batch.view import BatchView, UnknownKeyId, view_body
+from penstock.log.batch.view import BatchView, OpenBody, UnknownKeyId, no_keys, view_body
 from penstock.log.errors import CorruptLog, KeyUnknown
 from penstock.log.storage.files import File
 from penstock.log.storage.salt import ANY_SALT, Salt
@@ -53,12 +54,14 @@ class Walker:
         chunk_bytes: int = SCAN_CHUNK_BYTES,
         salt: Salt = ANY_SALT,
         least_version: int = OLDEST_VERSION,
+        open_body: OpenBody = no_keys,
     ) -> None:
         self.position = position
         self.end = end
         self._file = file
         self._salt = salt
         self._least_version = least_version
+        self._open_body = open_body
         self._chunk_bytes = chunk_bytes
         self._window = b""
         self._window_at = position
@@ -84,7 +87,9 @@ class Walker:
         inside = self._need(header.length)
         header = check_batch(self._window, inside)
         self._salt.check(header, self._least_version)
-        if header.flags & FLAG_OFFSETS and not header.key_id:
+        if header.key_id:
+            self.end_offset(header)
+        elif header.flags & FLAG_OFFSETS:
             self.view(header)  # where it ends stands in its columns: they must be readable too
         return header
 
@@ -104,12 +109,28 @@ class Walker:
 
     def view(self, header: BatchHeader) -> BatchView:
         """A view of the batch that `check` gave."""
-        return view_body(header, self._window, self.position - self._window_at + header.size)
+        return view_body(header, self._window, self._body_at(header), self._open_body)
 
     def body(self, header: BatchHeader) -> bytes:
-        """The body as it is stored, of the batch that `check` gave."""
-        start = self.position - self._window_at
-        return self._window[start + header.size : start + header.length]
+        """The body of the batch that `check` gave, decrypted and perhaps compressed."""
+        start = self._body_at(header)
+        if header.key_id:
+            return self._open_body(header, self._window, start)
+        return self._window[start : start + header.length - header.size]
+
+    def _body_at(self, header: BatchHeader) -> int:
+        return self.position - self._window_at + header.size
+
+    def end_offset(self, header: BatchHeader) -> int:
+        """The offset behind the last record of the batch that `check` gave. Needs no key."""
+        if header.key_id:
+            end = end_offset_of(self._window, self._body_at(header))
+            if end < header.base_offset + header.count:
+                raise BatchError(f"impossible end offset {end}")
+            return end
+        if header.flags & FLAG_OFFSETS:
+            return self.view(header).next_offset()
+        return header.base_offset + header.count
 
     def advance(self, header: BatchHeader) -> None:
         self.position += header.length
@@ -184,9 +205,7 @@ def unreadable(
 
 def end_of(walker: Walker, header: BatchHeader) -> int:
     """The offset after the last record of the batch at the walker's position."""
-    if header.flags & FLAG_OFFSETS and not header.key_id:
-        return walker.view(header).next_offset()
-    return header.base_offset + header.count
+    return walker.end_offset(header)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.log.batch.format import HEADER_SIZE, BatchError, parse_header
+from penstock.log.batch.view import OpenBody, no_keys
 from penstock.log.storage.files import File, FileSystem
 from penstock.log.storage.index import IndexDamaged, SparseIndex
 from penstock.log.storage.salt import ANY_SALT, Salt
@@ -121,6 +123,9 @@ class Segment:
     index: SparseIndex | None = None
     damages: list[Damage] = field(default_factory=list)
     salt: Salt = ANY_SALT
+    # Of the key that all its batches are encrypted with; 0: none.
+    key_id: int = 0
+    open_body: OpenBody = no_keys
     # Of the file, once somebody asked; a sealed one does not change.
     sealed_bytes: int | None = None
     path: str = field(init=False)
@@ -151,7 +156,7 @@ class Segment:
     ) -> Walker:
         """Goes over the batches of this segment, and over nothing that only looks like one."""
         least_version = self.salt.least_version(self.base_offset)
-        return Walker(file, position, end, chunk_bytes, self.salt, least_version)
+        return Walker(file, position, end, chunk_bytes, self.salt, least_version, self.open_body)
 
     def scan(self, file: File, end: int) -> Iterator[Found]:
         """All batches up to `end` and all damage between them, in file order."""
@@ -176,6 +181,18 @@ def build_index(file: File, segment: Segment, size: int) -> tuple[SparseIndex, l
             damages.append(found.damage)
     index.size = size
     return index, damages
+
+
+def key_id_in(files: FileSystem, path: str) -> int:
+    """The key that a segment file is encrypted with, by its first batch; 0 when there is none. All
+    batches of a file have the same."""
+    file = files.open(path)
+    try:
+        return parse_header(file.pread(HEADER_SIZE, 0), 0).key_id
+    except BatchError:
+        return 0
+    finally:
+        file.close()
 
 
 def take_away(files: FileSystem, segment: Segment) -> None:

@@ -2,7 +2,8 @@
 
 A transaction that is staged and decided in one step has its batches in the metadata, and no file. Otherwise
 there is one file per task of a transaction, in `transactions/<id>/` of the data directory. A staged batch
-has the form of a stored one, with its number within the task in the place of the offset:
+has the form of a stored one, encrypted where its topic is, with its number within the task in the place of
+the offset:
 
     number of a batch:  sequence of its group << 24 | its place within the group
 
@@ -15,8 +16,9 @@ metadata/transaction_rows.py.
 """
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
+from penstock.log.batch.encryption import NO_KEYS, OVERHEAD_BYTES, Keyring, Sealer
 from penstock.log.batch.format import FLAG_EMPTY_DELETES, VERSION, Batch, BatchError, check_batch
 from penstock.log.errors import StagingDamaged
 from penstock.log.metadata.transaction_rows import IN_METADATA, StagedBatch
@@ -37,8 +39,10 @@ class Staging:
         root: str,
         files: FileSystem,
         in_metadata: Callable[[int, StagedBatch], bytes] = lambda *_: b"",
+        keys: Keyring = NO_KEYS,
     ) -> None:
         """`in_metadata` gives the content of a batch that is in no file, by transaction."""
+        self._keys = keys
         self._root = f"{root}/{STAGING_DIRECTORY}"
         self._metadata_path = f"{root}/{METADATA_FILE}"
         self._files = files
@@ -59,9 +63,7 @@ class Staging:
     ) -> None:
         """Writes batches of one task that lie one behind the other, durable on return."""
         task = entries[0].task
-        parts = []
-        for entry, batch in zip(entries, batches, strict=True):
-            parts += [batch.stamp(entry.number, 0), batch.body]
+        parts = [part for pair in self.contents(entries, batches) for part in pair]
         with self._lock:
             named = task in self._named.get(transaction_id, ())
         file = self._open(transaction_id, task, named)
@@ -74,6 +76,24 @@ class Staging:
             self._files.sync_directory(self._directory(transaction_id))
             with self._lock:
                 self._named.setdefault(transaction_id, set()).add(task)
+
+    def staged_bytes(self, batch: Batch, *, encrypted: bool) -> int:
+        """Of a batch as it is staged for a topic that is encrypted, or one that is not."""
+        return batch.size() + (OVERHEAD_BYTES if encrypted and self._keys.current else 0)
+
+    def contents(
+        self, entries: Sequence[StagedBatch], batches: Sequence[Batch]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Header and body of each, encrypted where the entry has room for that (`staged_bytes`)."""
+        sealer: Sealer | None = None
+        for entry, batch in zip(entries, batches, strict=True):
+            if entry.length == batch.size():
+                yield batch.stamp(entry.number, 0), batch.body
+                continue
+            if sealer is None:
+                sealer = self._keys.sealer(self._keys.current)
+            header, stored = sealer.seal(batch, entry.number, 0, 0)
+            yield header, stored.body
 
     def _open(self, transaction_id: int, task: int, named: bool) -> File:
         if not named:
@@ -91,7 +111,7 @@ class Staging:
             for entry in staged:
                 if entry.position == IN_METADATA:
                     content = self._in_metadata(transaction_id, entry)
-                    yield _batch_in(content, self._metadata_path, entry)
+                    yield self._batch_in(content, self._metadata_path, entry)
                     continue
                 wanted = self._path(transaction_id, entry.task)
                 if file is None or wanted != path:
@@ -99,7 +119,7 @@ class Staging:
                         file.close()
                     path = wanted
                     file = self._open_to_read(path)
-                yield _batch_in(file.pread(entry.length, entry.position), path, entry)
+                yield self._batch_in(file.pread(entry.length, entry.position), path, entry)
         finally:
             if file is not None:
                 file.close()
@@ -139,27 +159,23 @@ class Staging:
         names = self._files.list(self._root)
         return [int(name) for name in names if name.isascii() and name.isdigit()]
 
-
-def batch_content(batch: Batch, number: int) -> bytes:
-    """A batch as it is staged."""
-    return batch.stamp(number, 0) + batch.body
-
-
-def _batch_in(content: bytes, path: str, entry: StagedBatch) -> Batch:
-    try:
-        header = check_batch(content, 0)
-        if header.length != entry.length or header.base_offset != entry.number:
-            raise BatchError("another batch lies here")
-    except BatchError as error:
-        raise StagingDamaged(path, max(entry.position, 0), error.reason) from None
-    body = content[header.size : header.length]
-    # What was staged before version 2: an empty value of a key stays a deletion mark.
-    kept_flags = FLAG_EMPTY_DELETES if header.version < VERSION else 0
-    return Batch(
-        body,
-        header.count,
-        header.flags | kept_flags,
-        header.first_time_us,
-        header.max_time_us,
-        header.raw_length,
-    )
+    def _batch_in(self, content: bytes, path: str, entry: StagedBatch) -> Batch:
+        try:
+            header = check_batch(content, 0)
+            if header.length != entry.length or header.base_offset != entry.number:
+                raise BatchError("another batch lies here")
+            body = content[header.size : header.length]
+            if header.key_id:
+                body = self._keys.open_body(header, content, header.size)
+        except BatchError as error:
+            raise StagingDamaged(path, max(entry.position, 0), error.reason) from None
+        # What was staged before version 2: an empty value of a key stays a deletion mark.
+        kept_flags = FLAG_EMPTY_DELETES if header.version < VERSION else 0
+        return Batch(
+            body,
+            header.count,
+            header.flags | kept_flags,
+            header.first_time_us,
+            header.max_time_us,
+            header.raw_length,
+        )

@@ -40,7 +40,7 @@ from penstock.log.metadata_errors import MetadataError, MetadataWriteFailed
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.storage.reserve import Reserve
 from penstock.log.transactions.applying import Applier, Post, check_topic
-from penstock.log.transactions.staging import Staging, batch_content
+from penstock.log.transactions.staging import Staging
 
 # A committed name is remembered this long: far longer than any client repeats a commit, and than a stream
 # that crashed is left alone.
@@ -217,12 +217,13 @@ class Transactions:
             self.check(topic, partition, batch)
             created_us = self._catalogue.get(topic).info.created_us
             number = number_of(0, place)
-            size = batch.size()
+            size = self._staged_bytes(topic, batch)
             entries.append(StagedBatch(0, number, topic, partition, IN_METADATA, size, created_us))
         if batches:
             self._reserve.check(f"transaction {name!r}")
         given = {entry.number: target[2] for entry, target in zip(entries, batches, strict=True)}
-        staged = [(entry, batch_content(given[entry.number], entry.number)) for entry in entries]
+        contents = self._staging.contents(entries, [batch for _, _, batch in batches])
+        staged = [(entry, b"".join(parts)) for entry, parts in zip(entries, contents, strict=True)]
         try:
             transaction_id, state, new = self._rows.decide_at_once(name, staged, self._clock_us())
         except (MetadataWriteFailed, TimeoutError) as error:
@@ -270,6 +271,10 @@ class Transactions:
         found = self._rows.find(name)
         return found[1] if found is not None else "unknown"
 
+    def stages_for(self, topic: str) -> bool:
+        """Whether something is staged for the topic."""
+        return self._rows.stages_for(topic)
+
     def usage(self, prefix: str) -> TransactionUsage:
         return TransactionUsage(*self._rows.usage(prefix))
 
@@ -314,7 +319,7 @@ class Transactions:
             for group in groups:
                 for place, (topic, partition, batch) in enumerate(group):
                     number = number_of(following, place)
-                    size = batch.size()
+                    size = self._staged_bytes(topic, batch)
                     created_us = self._catalogue.get(topic).info.created_us
                     entries.append(
                         StagedBatch(task, number, topic, partition, position, size, created_us)
@@ -323,6 +328,10 @@ class Transactions:
                 following += 1
             self._tasks[transaction_id, task] = following, position
         return entries
+
+    def _staged_bytes(self, topic: str, batch: Batch) -> int:
+        encrypted = self._catalogue.get(topic).info.settings.encryption
+        return self._staging.staged_bytes(batch, encrypted=encrypted)
 
     def _check_staged(self, name: str, transaction_id: int, tasks: Tasks) -> None:
         """Before the point of no return: all of it is readable and has somewhere to go."""
