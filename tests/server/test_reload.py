@@ -37,6 +37,8 @@ VALUES = (
 )
 # They come together, and are files that must be there.
 TLS = ("tls.certificate", "tls.key", "tls.client_ca")
+# Keys that must be there: tests/e2e/test_encryption.py.
+ENCRYPTION = ("encryption.keys", "encryption.current", "topic_defaults.encryption")
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +104,7 @@ def test_every_option_is_applied_or_named(tmp_path: Path) -> None:
             unchanged = load_config(None, {}, base(tmp_path))
             logs.configure("info", "text")
             for name in KNOWN_KEYS:
-                if name in TLS:
+                if name in (*TLS, *ENCRYPTION):
                     continue
                 wanted = changed(tmp_path, name)
                 before = in_use(running)

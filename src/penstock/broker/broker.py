@@ -283,6 +283,10 @@ class Broker:
             self.schemas.check_settings(changes, info.settings)
         return self.engine.change_topic(topic, changes, partitions)
 
+    def keys_changed(self) -> None:
+        """There are other keys of encryption, or keys for the first time."""
+        self.delayed.encrypt_hours()
+
     def purge_topic(self, principal: Principal, topic: str) -> Pending[int]:
         """Removes every record that readers can see; returns the number of bytes freed."""
         self.require(principal, Operation.PURGE_TOPIC, topic)

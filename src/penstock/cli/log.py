@@ -7,6 +7,7 @@ import typer
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.log.batch.encryption import Keyring
     from penstock.log.partitions.verify import Report
     from penstock.log.storage.scan import Damage
 
@@ -42,11 +43,18 @@ def verify_log(
     ] = None,
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", "-c", help="Configuration of the server, for its encryption.keys."
+        ),
+    ] = None,
 ) -> None:
     """Check every batch, every index and the metadata; exit with 1 when anything is damaged.
 
     Reads everything and changes nothing. The server must not run on the directory. A torn tail is what
-    a crash leaves: the next start cuts it, and it holds nothing that was ever acknowledged.
+    a crash leaves: the next start cuts it, and it holds nothing that was ever acknowledged. The checksums
+    of encrypted batches are checked too; what they hold, only with the keys of --config.
     """
     import msgspec
 
@@ -57,7 +65,7 @@ def verify_log(
     files = RealFiles()
     path = _one_directory(directory, data)
     with locked_for_reading(data_directory_of(files, path)):
-        report = verify(files, path)
+        report = verify(files, path, _keyring(config))
     if as_json:
         content = {"directory": path, "clean": report.clean}
         typer.echo(msgspec.json.encode({**content, **msgspec.to_builtins(report)}).decode())
@@ -65,6 +73,21 @@ def verify_log(
         _print(path, report)
     if not report.clean:
         raise typer.Exit(1)
+
+
+def _keyring(config: str | None) -> "Keyring":
+    import os
+
+    from penstock.log.batch.encryption import Keyring
+
+    if config is None:
+        return Keyring()
+
+    from penstock.server.config.encryption import read_keys
+    from penstock.server.config.loading import load_config
+
+    keys = read_keys(load_config(config, os.environ, {}).config.encryption, os.environ)
+    return Keyring(keys.by_id, keys.current)
 
 
 def rebuild_metadata(
@@ -116,6 +139,9 @@ def _print(path: str, report: "Report") -> None:
             f"{torn.path}: byte {torn.position}: torn tail of {size} bytes,"
             f" cut at the next start: {torn.reason}"
         )
+    for key_id, batches in sorted(report.batches_by_key.items()):
+        if key_id:
+            typer.echo(f"{batches} batches are encrypted with key {key_id}")
     count = len(report.damages) + (report.metadata is not None)
     verdict = f"{count} damaged {'place' if count == 1 else 'places'}" if count else "clean"
     typer.echo(

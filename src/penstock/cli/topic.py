@@ -79,6 +79,8 @@ def describe_topic(target: Target, name: Name, as_json: AsJson = False) -> None:
         return
     fields = {"name": topic["name"], "partitions": topic["partitions"]}
     fields |= {"records": topic["records"], "bytes": topic["bytes"], **topic["settings"]}
+    if topic["keys_needed"]:
+        fields["keys_needed"] = topic["keys_needed"]
     width = max(map(len, fields))
     for field, value in fields.items():
         typer.echo(f"{field.ljust(width)}  {_shown(value)}")

@@ -14,7 +14,7 @@ from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
 from penstock.log.embedded import EmbeddedEngine, EngineOptions, boot_time_s
-from penstock.log.engine import Engine
+from penstock.log.engine import Engine, Keys
 from penstock.log.settings import TopicSettings
 from penstock.server.config.checks import development_key_allowed
 from penstock.server.config.errors import ConfigConflict
@@ -51,6 +51,7 @@ def topic_defaults(config: Config) -> TopicSettings:
         record_bytes=config.log.record_bytes,
         compression=chosen.compression,
         cleanup=chosen.cleanup,
+        encryption=chosen.encryption,
     )
 
 
@@ -59,6 +60,7 @@ def open_engine(
     loop: asyncio.AbstractEventLoop,
     outbox: Outbox,
     observe_flush: Callable[[float, int], None],
+    keys: Keys,
 ) -> Engine:
     """Locks the data directory and recovers the log, which may take a while."""
     options = EngineOptions(
@@ -68,6 +70,7 @@ def open_engine(
         defaults=topic_defaults(config),
         transaction_memory_us=config.log.transaction_memory_us,
         scrub_period_us=config.log.scrub_period_us,
+        keys=keys,
     )
     directory = config.server.data_directory
     return EmbeddedEngine(

@@ -146,6 +146,7 @@ class Metrics:
         yield _gauge("clock_step_seconds", "How far the clock is ahead, not believed.", step_s)
         words = "Bytes of sealed segments that were read to find damage."
         yield _counter("scrubbed_bytes", words, found.scrubbed_bytes)
+        yield from _encryption(found)
         waiting = found.undurable_bytes
         yield _gauge("undurable_bytes", "Accepted, and not yet durable.", waiting)
         tries = found.transaction_retries
@@ -289,6 +290,15 @@ def _transactions(broker: Broker) -> Iterator[Metric]:
         "expired": counters.expired,
     }
     yield _counters("transactions_ended", "Transactions of connections.", "how", ended)
+
+
+def _encryption(found: Statistics) -> Iterator[Metric]:
+    topics = {str(key_id): number for key_id, number in found.topics_by_key.items()}
+    words = "Topics that may hold records encrypted with a key."
+    yield _gauges("encryption_topics", words, "key", topics)
+    words = "Segments that were encrypted with another key, or for the first time."
+    yield _counter("reencrypted_segments", words, found.reencrypted_segments)
+    yield _counter("reencrypted_bytes", "Bytes of these.", found.reencrypted_bytes)
 
 
 def _subscriptions(broker: Broker) -> Iterator[Metric]:

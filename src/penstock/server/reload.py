@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.log.engine import Keys
 from penstock.server import logs
 from penstock.server.assembly import (
     connection_limits,
@@ -24,8 +25,10 @@ from penstock.server.assembly import (
     topic_defaults,
 )
 from penstock.server.config.checks import check_together
+from penstock.server.config.encryption import read_keys
 from penstock.server.config.loading import LoadedConfig
 from penstock.server.config.schema import KNOWN_KEYS, SECOND_US, Config, TlsConfig
+from penstock.server.flight.link import FlightKeys
 from penstock.server.net.tls import server_context
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ LIVE: Final = (
     "tls.certificate",
     "tls.key",
     "http.hosts",
+    "encryption.",
     "topic_defaults.",
 )
 # Where there is one before and after.
@@ -107,6 +111,7 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
         config = _merged(server.config, wanted.config)
         check_together(config, wanted.sources)
         use_certificates = await asyncio.to_thread(server.certificates.read_again, config.tls)
+        await _use_encryption_keys(server, config)
         tls = config.tls
         paths = (tls.certificate, tls.key) if tls.certificate and tls.key else None
         new_quic = await server.quic.renew(paths)
@@ -139,6 +144,25 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
     ):
         logger.info("SIGHUP: nothing has changed")
     await _apply(server, config, new_certificates=new_certificates)
+
+
+async def _use_encryption_keys(server: "Server", config: Config) -> None:
+    """Also when the configuration is the same: files may have changed. Raises KeyUnreadable, KeyMissing,
+    KeyWrong; then the old ones stay."""
+    keys = await asyncio.to_thread(read_keys, config.encryption, server.environment)
+    if keys == server.keys:
+        return
+    if server.flight is not None:  # first: it must be able to read what is written then
+        both = {**server.keys.by_id, **keys.by_id}
+        server.flight.use_keys(FlightKeys.of(Keys(both)))
+    try:
+        await asyncio.to_thread(server.engine.use_keys, keys)
+        server.keys = keys
+    finally:
+        if server.flight is not None:
+            server.flight.use_keys(FlightKeys.of(server.keys))
+    server.broker.keys_changed()
+    logger.info("SIGHUP: the keys of encryption were read again, %d is current", keys.current)
 
 
 def _is_live(name: str, old: Config, new: Config) -> bool:

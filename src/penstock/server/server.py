@@ -21,7 +21,7 @@ from typing import Final
 from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
-from penstock.log.engine import Engine, Pending
+from penstock.log.engine import Engine, Keys, Pending
 from penstock.server.assembly import (
     build_access,
     build_broker,
@@ -41,10 +41,12 @@ from penstock.server.banner import (
     writing_without_login,
 )
 from penstock.server.config.checks import check_exposure, listening, quic_listeners
+from penstock.server.config.encryption import read_keys
 from penstock.server.config.loading import LoadedConfig
 from penstock.server.config.schema import SECOND_US, UDP
 from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.host import FlightHost
+from penstock.server.flight.link import FlightKeys
 from penstock.server.http.api import Api
 from penstock.server.http.app import HttpApp
 from penstock.server.http.listener import HttpListener
@@ -99,6 +101,8 @@ class Server:
     hub: Hub
     broker: Broker
     engine: Engine
+    # Of encryption, as they were read last.
+    keys: Keys
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class Server:
             on_failed_login=self._login_failed,
         )
         self._closing: list[Callable[[], Awaitable[None] | None]] = [self.http.pages.close]
-        self._environment = environment
+        self.environment = environment
         self._say = say
         self.flight: FlightHost | None = None
         self.quic = QuicHost(self.quic_certificate(), self.config.server.data_directory)
@@ -181,8 +185,9 @@ class Server:
         if check_exposure(self.config) is None:
             await self._start_http()
         outbox = Outbox(loop)
+        self.keys = await asyncio.to_thread(read_keys, self.config.encryption, self.environment)
         self.engine = await asyncio.to_thread(
-            open_engine, self.config, loop, outbox, self.observations.flush
+            open_engine, self.config, loop, outbox, self.observations.flush, self.keys
         )
         # In a thread: those that the engine waits for may wait for a completion on this loop.
         self._closing.append(lambda: asyncio.to_thread(self.engine.close))
@@ -198,7 +203,7 @@ class Server:
             await self.quic.start(self.hub, engine_settings(self.config), sessions)
             self.metrics.quic = self.quic
         self.http.state = "ready"
-        notify(self._environment, "READY=1")
+        notify(self.environment, "READY=1")
         if not sys.stderr.isatty():  # on a terminal the banner says it
             where = ", ".join(f"{name} {one.address}" for name, one in self.listeners.items())
             data = os.path.abspath(self.config.server.data_directory)
@@ -289,7 +294,7 @@ class Server:
         calls = FlightCalls(self.broker, self.engine, self.hub.note_failed_login)
         self._closing.append(calls.close)
         settings = flight_settings(self.config, listener.address, self.engine.run_base_us)
-        self.flight = FlightHost(calls, settings)
+        self.flight = FlightHost(calls, settings, FlightKeys.of(self.keys))
         self.metrics.flight = self.flight
         await self.flight.start()
 
@@ -331,7 +336,7 @@ class Server:
 
     async def stop(self) -> None:
         """Stops the server from any state. A second call does nothing."""
-        notify(self._environment, "STOPPING=1")
+        notify(self.environment, "STOPPING=1")
         self.http.state = "draining"
         for name, listener in self.listeners.items():
             if name != "http":

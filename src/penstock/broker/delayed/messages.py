@@ -91,6 +91,7 @@ class DelayedMessages:
         self.delivered = 0
         self.cancelled = 0
         load_hours(broker, self._hours, self._loaded)
+        self.encrypt_hours()
 
     @property
     def pending(self) -> int:
@@ -131,7 +132,7 @@ class DelayedMessages:
         if info.settings.schema:
             broker.schemas.check(info, Records([value]))
         due_ms = max(self._now_ms() + max(delay_ms, 0), self._floor_ms)
-        gathered = self._gathering(due_ms // HOUR_MS)
+        gathered = self._gathering(due_ms // HOUR_MS, encrypted=info.settings.encryption)
         accepted: Pending[int] = Pending()
         gathered.builder.add(value, due_ms * MILLISECOND_US, topic.encode())
         gathered.dues.append(due_ms)
@@ -143,19 +144,40 @@ class DelayedMessages:
             self._append(self._gathered.pop(gathered.hour.number))
         return accepted
 
-    def _gathering(self, number: int) -> _Gathered:
+    def _gathering(self, number: int, *, encrypted: bool) -> _Gathered:
+        """`encrypted`: for a message of a topic that is."""
+        engine = self._broker.engine
+        hour = self._hours.get(number)
+        if encrypted and hour is not None:
+            self._check_encrypted(hour)
         found = self._gathered.get(number)
         if found is not None:
             return found
-        hour = self._hours.get(number)
         if hour is None:
             hour = Hour(number, loaded=True)
-            self._broker.engine.create_topic(hour.name, PARTITIONS, HOUR_SETTINGS)
+            # Whatever the topics: messages of many share an append.
+            settings = HOUR_SETTINGS.changed({"encryption": engine.can_encrypt})
+            engine.create_topic(hour.name, PARTITIONS, settings)
             self._hours[number] = hour
         if not self._gathered:
             self._broker.later(0.0, self._append_all)
         found = self._gathered[number] = _Gathered(hour)
         return found
+
+    def encrypt_hours(self) -> None:
+        """Those that were made before there was a key. Called when there is one."""
+        engine = self._broker.engine
+        for hour in self._hours.values():
+            info = engine.topic(hour.name)
+            if info is not None and engine.can_encrypt and not info.settings.encryption:
+                engine.change_topic(hour.name, {"encryption": True})
+
+    def _check_encrypted(self, hour: Hour) -> None:
+        """The change of `encrypt_hours` counts when it is durable: a moment after the start."""
+        info = self._broker.engine.topic(hour.name)
+        if info is not None and not info.settings.encryption:
+            text = "delayed messages are about to be encrypted, try again"
+            raise BrokerError(Code.OVERLOADED, text)
 
     def _append_all(self) -> None:
         gathered, self._gathered = self._gathered, {}

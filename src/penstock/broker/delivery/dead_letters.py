@@ -121,17 +121,27 @@ class DeadLetters:
         return self._append(topic, letters[:half]) + self._append(topic, letters[half:])
 
     def ensure_topic(self, topic: str) -> None:
-        """Made with room for whatever its topic can hold."""
+        """Made with room for whatever its topic can hold, and encrypted where its topic is."""
         broker = self._broker
         name = topic + DEAD_LETTER_SUFFIX
         source = broker.engine.topic(topic)
-        if broker.engine.topic(name) is not None or source is None:
+        if source is None:
+            return
+        found = broker.engine.topic(name)
+        if found is not None:
+            if source.settings.encryption and not found.settings.encryption:
+                broker.engine.change_topic(name, {"encryption": True})
+                text = f"topic {name!r} is about to be encrypted as {topic!r} is, try again"
+                raise BrokerError(Code.OVERLOADED, text)
             return
         if broker.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
         defaults = broker.options.default_settings
         largest = min(source.settings.record_bytes + HEADER_ROOM_BYTES, MAX_RECORD_BYTES)
-        settings = defaults.changed({"record_bytes": max(defaults.record_bytes, largest)})
+        changes: dict[str, object] = {"record_bytes": max(defaults.record_bytes, largest)}
+        if source.settings.encryption:
+            changes["encryption"] = True
+        settings = defaults.changed(changes)
         broker.engine.create_topic(name, broker.options.default_partitions, settings)
 
     def _watch(self, tokens: list[AppendToken], subscription: GivesUp, run: Run) -> None:

@@ -21,6 +21,7 @@ FRAME_OVERHEAD_BYTES: Final = 68 * 1024
 
 def check_together(config: Config, sources: Mapping[str, object]) -> None:
     """Raise ConfigConflict when values do not fit each other."""
+    _check_encryption(config, sources)
     _check_tls(config, sources)
     _check_listeners(config, sources)
     _check_sizes(config, sources)
@@ -70,6 +71,31 @@ def check_exposure(config: Config, *, stored_keys: bool = False) -> str | None:
         f"{', '.join(exposed)} can be reached from other machines, but there are "
         f"{' and '.join(missing)}; set them, listen on 127.0.0.1, or give --insecure"
     )
+
+
+def _check_encryption(config: Config, sources: Mapping[str, object]) -> None:
+    """Before anything shows the values: a key that was written in the place of its file is not shown."""
+    chosen = config.encryption
+    for source in chosen.keys:
+        if source.is_the_key_itself:
+            raise ConfigConflict(
+                ("encryption.keys",),
+                f"encryption.keys ({sources['encryption.keys']}): key {source.key_id} stands there itself;"
+                " write the path of a file that holds it, or env:VARIABLE",
+            )
+    known = [source.key_id for source in chosen.keys]
+    if chosen.current and chosen.current not in known:
+        raise ConfigConflict(
+            ("encryption.current", "encryption.keys"),
+            f"encryption.current = {chosen.current} ({sources['encryption.current']}) is not among"
+            f" encryption.keys ({', '.join(map(str, known)) or 'there are none'})",
+        )
+    if config.topic_defaults.encryption and not known:
+        raise ConfigConflict(
+            ("topic_defaults.encryption", "encryption.keys"),
+            f"topic_defaults.encryption is set ({sources['topic_defaults.encryption']}) but there is no"
+            " key; set encryption.keys",
+        )
 
 
 def _check_tls(config: Config, sources: Mapping[str, object]) -> None:

@@ -10,6 +10,7 @@ from flags, with the same outcome. The keys themselves are in schema.py.
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType
@@ -35,6 +36,14 @@ _FLAGS: Final = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
+_KEYS_EXPECTED: Final = 'a list of keys, each "id=path of a file" or "id=env:VARIABLE", ids from 1 to 4294967295, each once'
+# How a key of 32 bytes is written.
+HEX_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}")
+BASE64_KEY: Final = re.compile(r"[A-Za-z0-9+/]{43}=")
+# As the header of a batch has room for.
+MAX_KEY_ID: Final = (1 << 32) - 1
+# What stands before the name of a variable.
+ENVIRONMENT_SOURCE: Final = "env"
 _TOPICS_EXPECTED: Final = 'a list of topic names, each "name" or "name:partitions"'
 
 
@@ -57,6 +66,22 @@ class TopicRequest:
 
     def __str__(self) -> str:
         return self.name if self.partitions is None else f"{self.name}:{self.partitions}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySource:
+    """Where a key of encryption is; written "id=path" or "id=env:VARIABLE"."""
+
+    key_id: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.key_id}={self.source}"
+
+    @property
+    def is_the_key_itself(self) -> bool:
+        """By mistake, and not to be shown."""
+        return bool(HEX_KEY.fullmatch(self.source) or BASE64_KEY.fullmatch(self.source))
 
 
 class Kind(NamedTuple):
@@ -207,6 +232,21 @@ def _topic(item: str) -> TopicRequest:
     return TopicRequest(name=name, partitions=number)
 
 
+def _key_sources(value: object) -> list[KeySource]:
+    sources = [_key_source(item) for item in msgspec.convert(_items(value), list[Text])]
+    if len({source.key_id for source in sources}) < len(sources):
+        raise ValueError(_KEYS_EXPECTED)
+    return sources
+
+
+def _key_source(item: str) -> KeySource:
+    digits, _, source = item.partition("=")
+    number = _whole_number(digits)
+    if not isinstance(number, int) or not 0 < number <= MAX_KEY_ID or not source.strip():
+        raise ValueError(_KEYS_EXPECTED)
+    return KeySource(key_id=number, source=source.strip())
+
+
 Count = Annotated[int, count()]
 Size = Annotated[int, size()]
 Time = Annotated[int, time()]
@@ -222,6 +262,10 @@ Path = Annotated[
 ]
 Listener = Annotated[Address, _as(Kind(_address, str, off=True))]
 Names = Annotated[tuple[Text, ...], _as(Kind(_items, expected="a list of names"))]
+KeySources = Annotated[
+    tuple[KeySource, ...],
+    _as(Kind(_key_sources, lambda sources: list(map(str, sources)), _KEYS_EXPECTED)),
+]
 Topics = Annotated[
     tuple[TopicRequest, ...],
     _as(Kind(_topics, lambda requests: list(map(str, requests)), _TOPICS_EXPECTED)),

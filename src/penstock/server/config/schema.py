@@ -13,10 +13,12 @@ import msgspec
 from penstock.log import settings as topic
 from penstock.server.config.keys import KeyConfig
 from penstock.server.config.kinds import (
+    MAX_KEY_ID,
     MILLISECOND_US,
     Count,
     Flag,
     Key,
+    KeySources,
     Listener,
     Names,
     Path,
@@ -279,6 +281,24 @@ class LogConfig(Section, frozen=True):
     ] = 30 * DAY_US
 
 
+class EncryptionConfig(Section, frozen=True):
+    keys: Annotated[
+        KeySources,
+        'Keys of encryption at rest by their numbers: "1=/path/of/a/file" or "2=env:VARIABLE". Never the '
+        "key itself.",
+    ] = ()
+    current: Annotated[
+        int,
+        count(least=0, most=MAX_KEY_ID),
+        "The number of the key for what is written from now on; 0: the last one of encryption.keys.",
+    ] = 0
+
+    @property
+    def current_id(self) -> int:
+        """0 when there are no keys."""
+        return self.current or (self.keys[-1].key_id if self.keys else 0)
+
+
 class TopicDefaultsConfig(Section, frozen=True):
     partitions: Annotated[int, count(most=topic.MAX_PARTITIONS), "Partitions of a new topic."] = 1
     durability: Annotated[
@@ -303,6 +323,7 @@ class TopicDefaultsConfig(Section, frozen=True):
         Literal["delete", "compact"],
         "Remove by age and size, or keep the last record of every key.",
     ] = "delete"
+    encryption: Annotated[Flag, "Encrypt batches on disk; needs encryption.keys."] = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,6 +334,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitsConfig = LimitsConfig()
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
+    encryption: EncryptionConfig = EncryptionConfig()
     topic_defaults: TopicDefaultsConfig = TopicDefaultsConfig()
     # The sections of the protocols, by their names.
     protocols: Mapping[str, ProtocolSection] = msgspec.field(
@@ -344,6 +366,7 @@ SECTIONS: Final[dict[str, tuple[type[Section], str]]] = {
     "limits": (LimitsConfig, "At a limit the server stops reading, refuses or closes, and counts."),
     "http": (HttpConfig, "The HTTP listener."),
     "log": (LogConfig, "The durable log."),
+    "encryption": (EncryptionConfig, "Encryption of topics on disk, for those that ask for it."),
     "topic_defaults": (TopicDefaultsConfig, "Settings of topics that do not set them."),
     **{row.name: (row.section, f"The {row.title} protocol.") for row in PROTOCOLS},
 }

@@ -11,6 +11,7 @@ from typing import Final
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BY_NUMBER, BrokerError, Code
+from penstock.log.batch.encryption import Keyring
 from penstock.server.flight.link import (
     ANSWER_TIME_S,
     Answer,
@@ -24,6 +25,7 @@ from penstock.server.flight.link import (
     Fetch,
     Fetched,
     Finish,
+    FlightKeys,
     LinkClosed,
     LoggedIn,
     Login,
@@ -92,6 +94,11 @@ class BrokerLink:
         self._waiting: dict[int, _Waiting] = {}
         self._number = 0
         self._unanswered_bytes = 0
+        # Opens what the files of encrypted topics hold.
+        self.keyring = Keyring()
+
+    def use_keys(self, message: FlightKeys) -> None:
+        self.keyring.replace(dict(message.keys), 0)
 
     def tell(self, message: Message) -> None:
         with self._sending:
@@ -105,6 +112,8 @@ class BrokerLink:
                 message = to_child_decoder.decode(content)
                 if isinstance(message, Stop):
                     return
+                if isinstance(message, FlightKeys):
+                    self.use_keys(message)
                 if isinstance(message, Reply):
                     self._settle(message.number, message.answer)
         except (LinkClosed, OSError):

@@ -27,6 +27,7 @@ from penstock.server.flight.link import (
     Answer,
     Ask,
     ConnectionCounts,
+    FlightKeys,
     FlightLimits,
     FromChild,
     LinkClosed,
@@ -52,6 +53,8 @@ MAX_BACKOFF_S: Final = 10.0
 STEADY_TIME_S: Final = 60.0
 # The process ends as soon as the link is closed, unless the machine is overloaded.
 KILL_TIME_S: Final = 5.0
+
+NO_FLIGHT_KEYS: Final = FlightKeys()
 
 Counts = TypeVar("Counts", StreamCounts, ConnectionCounts)
 
@@ -174,11 +177,14 @@ class FlightHost:
     """Lives on the event loop. `restarts`, `traffic` and `limits` are for the metrics, `pid` for tools
     and tests."""
 
-    def __init__(self, calls: FlightCalls, settings: Start) -> None:
+    def __init__(
+        self, calls: FlightCalls, settings: Start, keys: FlightKeys = NO_FLIGHT_KEYS
+    ) -> None:
         self.restarts = 0
         self.traffic = TrafficTotals()
         self._calls = calls
         self.settings = settings
+        self._keys = keys
         self._loop = asyncio.get_running_loop()
         self._child: _Child | None = None
         self._stopping = asyncio.Event()
@@ -206,6 +212,12 @@ class FlightHost:
             child.retired = True
             await self._end(child, grace_s)
 
+    def use_keys(self, keys: FlightKeys) -> None:
+        """Other keys from now on, for this process and those to come."""
+        self._keys = keys
+        if self._child is not None:
+            self._child.tell(keys)
+
     async def _end(self, child: _Child, grace_s: float) -> None:
         child.tell(Stop())
         try:
@@ -229,6 +241,7 @@ class FlightHost:
         child = await asyncio.to_thread(_spawn)
         child.run(self._loop.call_soon_threadsafe, self._received, self._lost)
         child.tell(self.settings)
+        child.tell(self._keys)
         try:
             await asyncio.wait_for(child.ready, START_TIME_S)
         except BaseException as error:
@@ -239,6 +252,7 @@ class FlightHost:
             raise
         if not child.gone.is_set():
             self._child = child
+            child.tell(self._keys)  # they may have changed since
         return child
 
     def _received(self, child: _Child, message: FromChild, body: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.broker.access.access import Principal
+from penstock.log.engine import Keys
 from penstock.log.settings import TopicSettings
 
 # A frame, little-endian:
@@ -321,12 +322,26 @@ class Start(Message, frozen=True):
     run_base_us: int | None = None
 
 
+class FlightKeys(Message, frozen=True):
+    """The keys of encryption, for the files that the Flight process reads itself. The second message to it,
+    and again whenever they change: over the socket pair alone, where nobody else listens."""
+
+    keys: tuple[tuple[int, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, keys: Keys) -> "FlightKeys":
+        return cls(tuple(keys.by_id.items()))
+
+    def __repr__(self) -> str:
+        return f"FlightKeys({[key_id for key_id, _ in self.keys]})"
+
+
 class Stop(Message, frozen=True):
     """Finish open streams, accept no new ones, end."""
 
 
 FromChild = Ask | Started | Refused | Traffic
-ToChild = Start | Reply | Stop
+ToChild = Start | FlightKeys | Reply | Stop
 
 _encoder: Final = msgspec.msgpack.Encoder()
 from_child_decoder: Final = msgspec.msgpack.Decoder(FromChild)

@@ -31,6 +31,7 @@ from penstock.server import logs
 from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.errors import hide_tracebacks
 from penstock.server.flight.link import (
+    FlightKeys,
     LinkClosed,
     Refused,
     Start,
@@ -84,11 +85,14 @@ def main() -> int:
     connection = socket.socket(fileno=int(sys.argv[1]))
     try:
         start = to_child_decoder.decode(receive(connection)[0])
+        keys = to_child_decoder.decode(receive(connection)[0])
     except (LinkClosed, OSError):
         return 0
     assert isinstance(start, Start), "the first message tells where to listen"
     logs.configure(logging.getLevelName(start.log_level), start.log_format)
+    assert isinstance(keys, FlightKeys), "the second one brings the keys"
     link = BrokerLink(connection)
+    link.use_keys(keys)
     scheme = "grpc" if start.certificate is None else "grpc+tls"
     location = f"{scheme}://{Address(start.host, start.port)}"
     clock_us = _run_clock(start.run_base_us)

@@ -84,7 +84,7 @@ class Sources:
         with self._lock:
             found = self._known.pop(place, None)
             if found is None:
-                found = Follower(directory, self._clock_us)
+                found = Follower(directory, self._clock_us, keys=self._link.keyring)
             self._known[place] = found
             if len(self._known) > MAX_FOLLOWERS:
                 self._known.popitem(last=False)

@@ -125,6 +125,8 @@ class Api:
         details = [self.engine.partition_info(info.name, p) for p in range(info.partitions)]
         return {
             **self._summary(info, details),
+            # All that may still be needed; what each open partition really has stands below.
+            "keys_needed": self.engine.keys_needed(info.name),
             "partition_details": [
                 {
                     "partition": one.partition,
@@ -134,6 +136,7 @@ class Api:
                     "segments": one.segments,
                     "stopped": one.stopped,
                     "damages": list(one.damages),
+                    "key_ids": one.key_ids,
                 }
                 for one in details
             ],
