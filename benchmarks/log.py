@@ -24,6 +24,7 @@ from crc32c import crc32c
 
 from benchmarks.broker_servers import touch_memory
 from benchmarks.log_callers import asyncio_callers, thread_callers
+from benchmarks.log_encryption import encryption_table
 from benchmarks.table import Row, Table, interleaved
 from penstock import build_info
 from penstock.log.batch.arrow import SCHEMA, join_views
@@ -351,6 +352,18 @@ def build_table(quick: bool) -> Table:
     return table
 
 
+def encrypted_table(quick: bool) -> Table:
+    with scratch(4 * GIB) as directory:
+        return encryption_table(quick, directory, read_to_arrow)
+
+
 def tables(quick: bool) -> Iterator[Table]:
-    for make in (append_table, callers_table, read_table, growth_table, build_table):
+    for make in (
+        append_table,
+        callers_table,
+        read_table,
+        encrypted_table,
+        growth_table,
+        build_table,
+    ):
         yield make(quick)

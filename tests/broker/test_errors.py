@@ -19,6 +19,8 @@ CASES: list[tuple[Exception, Code, str]] = [
     (log.LogError(), Code.INTERNAL, "internal error"),
     (log.CorruptLog(PATH, 7, "checksum", 5, 9), Code.CORRUPT_LOG, "offsets 5 to 8"),
     (log.KeyUnknown(PATH, 7, "encrypted with key 3", 5, 9), Code.CORRUPT_LOG, "with key 3"),
+    (log.KeyMissing("orders", 3), Code.INTERNAL, "internal error"),
+    (log.KeyWrong("orders", 3), Code.INTERNAL, "internal error"),
     (log.StagingDamaged(PATH, 7, "checksum"), Code.CORRUPT_LOG, "checksum; see the log"),
     (log.StagingDamaged(PATH, 7, "x", rolled_back=True), Code.CORRUPT_LOG, "x; rolled back, write"),
     (log.OffsetOutOfRange(9, 2, 5), Code.OFFSET_OUT_OF_RANGE, "requested 9, earliest 2, latest 5"),

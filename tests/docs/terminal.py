@@ -104,13 +104,16 @@ class Terminal:
 
     # ---- the server ----
 
-    def start_server(self) -> None:
+    def start_server(self, config: str | None = None) -> None:
+        """`config`: a file that the document has written; its server has a data directory of its own."""
         if self._server is None:
+            data = "penstock" if config is None else config.partition(".")[0]
             self._server = start_server(
-                self.directory / "penstock-data",
+                self.directory / f"{data}-data",
                 self._home,
                 "--set",
                 "listeners.flight=127.0.0.1:0",
+                *(() if config is None else ("--config", config)),
             )
             with self._exports.open("a") as file:
                 for name in ("PENSTOCK_SERVER", "PENSTOCK_HTTP"):

@@ -32,6 +32,8 @@ from penstock.server.http.app import API_PREFIX, CALLS, STATUS
 LANGUAGES = {"console", "python", "output", "toml", "sh", "text", "json", "py"}
 # A page that is longer is two pages.
 MAX_LINES = 250
+# A directive: the server is started anew, with a file that the page has written.
+WITH = "server with "
 UNIT = ROOT / "packaging" / "penstock.service"
 # Not every machine that runs the tests has one.
 HAS_CURL = shutil.which("curl") is not None
@@ -87,8 +89,12 @@ def follow(document: Document, terminal: Terminal) -> None:
         if needs_curl(block) and not HAS_CURL:
             continue
         assert block.language in LANGUAGES, f"{block.place}: ```{block.language} is not checked"
+        configs = [one.removeprefix(WITH) for one in block.directives if one.startswith(WITH)]
         if "server stopped" in block.directives:
             terminal.stop_server()
+        elif configs:
+            terminal.stop_server()
+            terminal.start_server(configs[0])
         elif block.language in ("console", "python", "sh"):
             terminal.start_server()
         if block.language == "console":

@@ -91,7 +91,7 @@ def test_every_protocol_reads_what_every_protocol_wrote(
                 client.produce(topic, values[2], key=SECRET + b" key")
             with connect_to(server) as flight:
                 headers = pa.array([[{"key": SECRET.decode(), "value": SECRET}]])
-                flight.write(topic, table(values[3], key=[SECRET], headers=headers))  # type: ignore[arg-type]  # an array is a column too
+                flight.write(topic, table(values[3], key=[SECRET], headers=headers))
                 if not cached:
                     drop_cache(server, topic)
                 assert column(flight, topic) == values
@@ -166,7 +166,7 @@ def test_the_description_and_the_metrics_name_the_keys(server: LiveServer, topic
     described = server.run(api.topic(ADMIN, topic))
     assert isinstance(described, dict)
     assert described["keys_needed"] == [1]
-    assert described["partition_details"][0]["key_ids"] == (1,)  # type: ignore[index]  # of JSON
+    assert described["partition_details"][0]["key_ids"] == (1,)
     text = server.run(server.server.metrics.summary()).decode()
     assert 'penstock_encryption_topics{key="1"}' in text
 

@@ -10,7 +10,6 @@ import pytest
 from conformance.blipmq.peer import until
 from kit.encryption import KEYS, SECRET, files_with, keys, with_keys
 from kit.engines import WAIT_S, Opener, batch, change, put, settle, values_of
-from kit.engines import make as make_topic
 from kit.partitions import Clock
 from kit.records import Row, build
 from kit.transactions import HOUR_US
@@ -22,6 +21,7 @@ from penstock.log.errors import CorruptLog, InvalidSettings, KeyMissing, KeyWron
 from penstock.log.maintenance import Maintenance
 from penstock.log.metadata.rebuild import rebuild
 from penstock.log.partitions.verify import verify
+from penstock.log.settings import TopicSettings
 from penstock.log.storage import reader
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.follower import Follower
@@ -36,7 +36,9 @@ def rounds_by_hand(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 
 def make(engine: EmbeddedEngine, name: str, **settings: object) -> None:
     """Keeps what is as old as the records of these tests."""
-    make_topic(engine, name, **{"retention_ms": 0, **settings})
+    chosen = TopicSettings(retention_ms=0).changed(settings)
+    engine.create_topic(name, 1, chosen)
+    settle(engine)
 
 
 def rows(count: int, first: int = 0) -> list[Row]:

@@ -173,6 +173,9 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.LogError: (Code.INTERNAL, _without_detail),
     log.CorruptLog: (Code.CORRUPT_LOG, _damaged),
     log.KeyUnknown: (Code.CORRUPT_LOG, _damaged),
+    # Of a start, or of a SIGHUP: no peer ever asked for it.
+    log.KeyMissing: (Code.INTERNAL, _without_detail),
+    log.KeyWrong: (Code.INTERNAL, _without_detail),
     log.StagingDamaged: (Code.CORRUPT_LOG, _staging_damaged),
     log.OffsetOutOfRange: (Code.OFFSET_OUT_OF_RANGE, str),
     log.AppendFailed: (Code.STORAGE_ERROR, _not_appended),

@@ -7,7 +7,6 @@ closes a data directory; one process at a time.
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -312,12 +311,14 @@ class EmbeddedEngine:
         return bool(self.keys.current)
 
     def use_keys(self, keys: Keys) -> None:
+        self._key_table.check(keys, self.catalogue)
+        # The old ones stay until nobody can begin to use them: a topic may be made at this moment.
+        self._adopt_keys(Keys({**self.keys.by_id, **keys.by_id}, keys.current))
         self._adopt_keys(keys)
         self._maintenance.soon()
 
     def _adopt_keys(self, keys: Keys) -> None:
-        generation = self._key_table.adopt(keys, self.catalogue)
-        self.catalogue.key_generation = generation if keys.current else 0
+        self.catalogue.key_generation = self._key_table.adopt(keys, self.catalogue)
 
     def keys_needed(self, topic: str) -> list[int]:
         return self._key_table.ids_since(self.catalogue.get(topic).keys_since)
@@ -506,17 +507,9 @@ class EmbeddedEngine:
             clock_step_us=self.steady_us.step_us,
             reencrypted_segments=self._maintenance.reencrypted_segments,
             reencrypted_bytes=self._maintenance.reencrypted_bytes,
-            topics_by_key=self._topics_by_key(),
+            topics_by_key=self._key_table.topics_by_key(self.catalogue),
             scrubbed_bytes=0 if self._scrub is None else self._scrub[0].read_bytes,
         )
-
-    def _topics_by_key(self) -> dict[int, int]:
-        since = Counter(topic.keys_since for topic in self.catalogue)
-        found: Counter[int] = Counter(dict.fromkeys(self.keys.ids(), 0))
-        for generation, topics in since.items():
-            for key_id in self._key_table.ids_since(generation):
-                found[key_id] += topics
-        return dict(found)
 
     @property
     def undurable_bytes(self) -> int:

@@ -45,9 +45,9 @@ _DATA_KEY: Final = b"penstock data key 1"
 _CHECK: Final = b"penstock key check 1"
 CHECK_BYTES: Final = 16
 
-# A data key seals at most so many batches. Two random nonces of 96 bits among 2^24 are equal with a
-# probability of 2^-49, and nothing but a segment of many gigabytes with tiny batches comes near.
-MAX_SEALED: Final = 1 << 24
+# A data key seals at most so many batches. Two random nonces of 96 bits among 2^20 are equal with a
+# probability of 2^-57; over 2^45 batches, more than a server ever writes, that adds up to 2^-32.
+MAX_SEALED: Final = 1 << 20
 # Data keys that are kept for reading: one for each segment that is read; ten microseconds to derive one.
 KEPT_DATA_KEYS: Final = 1024
 
@@ -111,33 +111,33 @@ class Keyring:
     ) -> None:
         """`current` 0: nothing is encrypted."""
         self._random = random
-        self._keys: Mapping[int, bytes] = {}
+        self.by_id: Mapping[int, bytes] = {}
         self.current = 0
         self._data_keys: OrderedDict[tuple[int, bytes], AESGCM] = OrderedDict()
         self.replace(keys or {}, current)
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self.by_id)
 
     def __repr__(self) -> str:
-        return f"Keyring({sorted(self._keys)}, current={self.current})"
+        return f"Keyring({sorted(self.by_id)}, current={self.current})"
 
     def replace(self, keys: Mapping[int, bytes], current: int) -> None:
         assert not current or current in keys, "the current key is one of the keys"
-        self._keys = dict(keys)
+        self.by_id = dict(keys)
         self.current = current
         self._data_keys = OrderedDict()
 
     def ids(self) -> list[int]:
-        return sorted(self._keys)
+        return sorted(self.by_id)
 
     def checks(self) -> dict[int, bytes]:
         """The check values of all keys."""
-        return {key_id: check_value(key) for key_id, key in self._keys.items()}
+        return {key_id: check_value(key) for key_id, key in self.by_id.items()}
 
     def sealer(self, key_id: int) -> Sealer:
         """With a data key of its own. Raises UnknownKeyId."""
-        key = self._keys.get(key_id)
+        key = self.by_id.get(key_id)
         if key is None:
             raise UnknownKeyId(key_id)
         return Sealer(key_id, key, self._random)
@@ -168,7 +168,7 @@ class Keyring:
         kept = self._data_keys
         found = kept.get(place)
         if found is None:
-            key = self._keys.get(key_id)
+            key = self.by_id.get(key_id)
             if key is None:
                 raise UnknownKeyId(key_id)
             found = AESGCM(_derived(key, salt, _DATA_KEY, KEY_BYTES))

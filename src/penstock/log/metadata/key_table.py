@@ -9,6 +9,7 @@ When all of a topic is under the current key, its `keys_since` rises, and older 
 The record of a key also has its check value, which tells a wrong key from the right one.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -47,9 +48,24 @@ class KeyTable:
         self._keyring = keyring
         self._records = {int(one.name): one.value for one in self._space.all()}
 
+    def check(self, keys: Keys, topics: Iterable[NeedsKeys]) -> None:
+        """Raises what `adopt` raises, and changes nothing."""
+        self._plan(keys, topics)
+
     def adopt(self, keys: Keys, topics: Iterable[NeedsKeys]) -> int:
         """Takes these keys into use, if all that is needed is among them. Gives the generation of the
         current one. Raises KeyMissing, KeyWrong: then nothing is changed."""
+        records, edits = self._plan(keys, topics)
+        if edits:
+            self._metadata.change(edits).result()
+        self._records = records
+        self._keyring.replace(keys.by_id, keys.current)
+        return records[keys.current].generation if keys.current else 0
+
+    def _plan(
+        self, keys: Keys, topics: Iterable[NeedsKeys]
+    ) -> tuple[dict[int, KeyRecord], list[Edit]]:
+        """The records as they will be, and what has to be written for it."""
         oldest: dict[int, str] = {}
         for topic in topics:
             if topic.keys_since:
@@ -75,14 +91,18 @@ class KeyTable:
             last += 1
             records[keys.current] = KeyRecord(last, check_value(keys.by_id[keys.current]))
             edits.append(self._space.put(str(keys.current), records[keys.current]))
-        if edits:
-            self._metadata.change(edits).result()
-        self._records = records
-        self._keyring.replace(keys.by_id, keys.current)
-        return last
+        return records, edits
 
     def ids_since(self, generation: int) -> list[int]:
         """The keys that a topic of this `keys_since` may need."""
         if not generation:
             return []
         return sorted(i for i, one in self._records.items() if one.generation >= generation)
+
+    def topics_by_key(self, topics: Iterable[NeedsKeys]) -> dict[int, int]:
+        """How many topics may need each key."""
+        found: Counter[int] = Counter(dict.fromkeys(self._keyring.ids(), 0))
+        for generation, number in Counter(topic.keys_since for topic in topics).items():
+            for key_id in self.ids_since(generation):
+                found[key_id] += number
+        return dict(found)

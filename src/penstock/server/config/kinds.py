@@ -36,7 +36,10 @@ _FLAGS: Final = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
-_KEYS_EXPECTED: Final = 'a list of keys, each "id=path of a file" or "id=env:VARIABLE", ids from 1 to 4294967295, each once'
+_KEYS_EXPECTED: Final = (
+    'a list of keys, each "id=path of a file" or "id=env:VARIABLE", with ids from 1 to 4294967295,'
+    " each once"
+)
 # How a key of 32 bytes is written.
 HEX_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}")
 BASE64_KEY: Final = re.compile(r"[A-Za-z0-9+/]{43}=")
