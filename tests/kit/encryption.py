@@ -1,6 +1,7 @@
 """Keys of encryption for tests, and a look for plaintext in a directory."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.log.embedded import EngineOptions
@@ -23,8 +24,12 @@ def with_keys(*ids: int, current: int | None = None) -> EngineOptions:
 
 def files_with(directory: str, content: bytes = SECRET) -> list[str]:
     """Paths of all files below that hold these bytes."""
-    paths = [path for path in Path(directory).rglob("*") if path.is_file()]
-    return [str(path) for path in paths if content in path.read_bytes()]
+    found = []
+    for path in Path(directory).rglob("*"):
+        with suppress(FileNotFoundError):  # a running server has files that come and go
+            if path.is_file() and content in path.read_bytes():
+                found.append(str(path))
+    return found
 
 
 def counting_random() -> Callable[[int], bytes]:
