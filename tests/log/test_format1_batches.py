@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.encryption import with_keys
 from kit.engines import WAIT_S, put, values_of
-from kit.records import Row, build
+from kit.records import Row, build, rows_of
 
 from penstock.log.batch.view import BatchView
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.partitions import cleaner
+from penstock.log.partitions.reencryption import reencrypt
 from penstock.log.partitions.verify import verify
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.follower import Follower
@@ -175,3 +177,30 @@ def test_a_mark_of_version_1_stays_one_when_it_is_written_anew(engine: EmbeddedE
         if view.is_deletion(row)
     ]
     assert marks == [b"key 1"]
+
+
+@pytest.mark.parametrize("topic", ["rich", "compacted", "packed", "small"])
+def test_old_records_are_encrypted(directory: Path, topic: str) -> None:
+    """Segments of format 1 are rewritten; every column comes back, and deletion marks stay such."""
+
+    def everything() -> list[tuple[Row, int, bool]]:
+        views = views_of(engine, topic)
+        rows = rows_of(views)
+        numbers = [(view, row) for view in views for row in range(view.first_row, view.last_row)]
+        return [
+            (found, view.offset_of(row), view.is_deletion(row))
+            for found, (view, row) in zip(rows, numbers, strict=True)
+        ]
+
+    engine = EmbeddedEngine(str(directory), with_keys(1))
+    try:
+        before = everything()
+        engine.change_topic(topic, {"encryption": True, "retention_ms": 0}).result(WAIT_S)
+        partition = engine.catalogue.partition(topic, 0)
+        reencrypt(partition, lambda: False)
+        assert before and partition.key_ids() == {1}
+        engine.cache.drop({partition.tail})
+        assert everything() == before
+    finally:
+        engine.close()
+    assert verify(RealFiles(), str(directory)).clean
