@@ -183,7 +183,7 @@ def test_a_mark_of_version_1_stays_one_when_it_is_written_anew(engine: EmbeddedE
 def test_old_records_are_encrypted(directory: Path, topic: str) -> None:
     """Segments of format 1 are rewritten; every column comes back, and deletion marks stay such."""
 
-    def everything() -> list[tuple[Row, int, bool]]:
+    def everything(engine: EmbeddedEngine) -> list[tuple[Row, int, bool]]:
         views = views_of(engine, topic)
         rows = rows_of(views)
         numbers = [(view, row) for view in views for row in range(view.first_row, view.last_row)]
@@ -194,13 +194,13 @@ def test_old_records_are_encrypted(directory: Path, topic: str) -> None:
 
     engine = EmbeddedEngine(str(directory), with_keys(1))
     try:
-        before = everything()
+        before = everything(engine)
         engine.change_topic(topic, {"encryption": True, "retention_ms": 0}).result(WAIT_S)
         partition = engine.catalogue.partition(topic, 0)
         reencrypt(partition, lambda: False)
         assert before and partition.key_ids() == {1}
         engine.cache.drop({partition.tail})
-        assert everything() == before
+        assert everything(engine) == before
     finally:
         engine.close()
     assert verify(RealFiles(), str(directory)).clean
