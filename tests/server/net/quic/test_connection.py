@@ -244,12 +244,13 @@ def test_a_paused_stream_is_not_read(empty_id: bool) -> None:
 def test_bulk_both_ways_at_once() -> None:
     async def test() -> None:
         async with serving() as served:
-            peers = [await served.connect() for _ in range(3)]
-            content = bytes(range(256)) * 4096
+            peers = [await served.connect() for _ in range(2)]
+            # More than may wait for a peer: the session has to wait with its answers, and then to finish.
+            content = bytes(range(256)) * 4096 * 4
             for peer in peers:
-                for _ in range(4):
+                for _ in range(2):
                     await served.ask(peer, content, fin=True)
-            await served.driver.until(lambda: all(len(peer.finished) == 4 for peer in peers))
+            await served.driver.until(lambda: all(len(peer.finished) == 2 for peer in peers))
             for peer in peers:
                 assert all(bytes(data) == content for data in peer.received.values())
             assert served.hub.held_bytes == 0

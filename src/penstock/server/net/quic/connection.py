@@ -59,7 +59,6 @@ class QuicServerConnection(Carrier):
         self._address = address[0]
         self._protocol = protocol
         self._traffic = hub.counters.of(protocol)
-        self._owner = _Owner(self)
         self._session: ConnectionSession | None = None
         self._streams: dict[int, QuicNetStream] = {}
         # The lowest stream of the peer that was not seen yet, by direction: later streams open those
@@ -146,7 +145,8 @@ class QuicServerConnection(Carrier):
         return stream
 
     def _new_stream(self, number: int) -> QuicNetStream:
-        stream = QuicNetStream(StreamCarrier(self._owner, number), self.hub)
+        # An owner for each stream: one that the connection kept would be a cycle.
+        stream = QuicNetStream(StreamCarrier(_Owner(self), number), self.hub)
         self._streams[number] = stream
         return stream
 

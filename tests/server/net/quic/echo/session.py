@@ -24,6 +24,7 @@ class EchoStream:
         self.received = bytearray()
         self.told: list[str] = []
         self._pending: list[bytes] = []
+        self._ends = False
 
     def receive(self, data: bytes) -> None:
         self.received += data
@@ -40,8 +41,10 @@ class EchoStream:
             self.stream.write(self._pending.pop(0))
         if self._pending:
             self.stream.pause("answer")
-        else:
-            self.stream.resume("answer")
+            return
+        self.stream.resume("answer")
+        if self._ends:
+            self.stream.close()
 
     def _do_push(self, count: bytes) -> None:
         self.connection.push(int(count))
@@ -75,7 +78,8 @@ class EchoStream:
 
     def end_of_input(self) -> None:
         self.told.append("end")
-        self.stream.close()
+        self._ends = True
+        self.writable()
 
     def peer_reset(self, code: int) -> None:
         self.told.append(f"reset {code}")
