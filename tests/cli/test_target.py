@@ -106,6 +106,27 @@ def test_certificates_that_cannot_be_used(
     assert capsys.readouterr().err == f"penstock: --ca {path}: {reason}\n"
 
 
+def test_a_certificate_of_ones_own(config_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It switches TLS on, and makes a key needless unless one is named."""
+    target = resolve({"cert": "me.pem", "cert_key": "me.key"}, {})
+    assert (target.cert, target.cert_key, target.tls) == ("me.pem", "me.key", True)
+    assert target.login_key is None
+    assert resolve({"cert": "me.pem"}, {"PENSTOCK_KEY": "k"}).login_key == "k"
+    assert resolve({}, {}).login_key == "dev-key"
+    add = ["context", "add", "mine", "--server", "a:1", "--cert", "a.pem", "--cert-key", "a.key"]
+    assert cli.main(add) == 0
+    target = resolve({}, {})
+    assert (target.cert, target.cert_key, target.tls) == ("a.pem", "a.key", True)
+    # Another certificate has another key.
+    assert resolve({"cert": "b.pem"}, {}).cert_key is None
+    capsys.readouterr()
+    for command in (["context", "add", "x", "--cert-key", "k"], ["topic", "ls", "--cert", ""]):
+        assert cli.main(command) == 2
+    assert "--cert-key needs --cert" in capsys.readouterr().err
+    assert cli.main(["pub", "t", "x", "--cert", str(config_home / "none.pem")]) == 1
+    assert "none.pem: No such file or directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "x" * 65, "ä"])
 def test_names_that_contexts_cannot_have(config_home: Path, name: str) -> None:
     assert cli.main(["context", "add", name, "--server", "a:1"]) == 2

@@ -101,6 +101,51 @@ def test_refusals_show_with_their_reason(tmp_path: Path) -> None:
     with_server(tmp_path, test, limits__connections="1")
 
 
+def test_limits_stand_beside_what_they_limit(tmp_path: Path) -> None:
+    """Users, rules, schemas, transactions, delayed messages: each is counted, and its limit refuses."""
+    settings = {
+        "limits.users": "1",
+        "limits.topic_rules": "1",
+        "limits.schemas": "1",
+        "limits.transactions_per_key": "1",
+        "limits.staged_bytes_per_key": "1 MiB",
+        "limits.delayed_messages": "1",
+    }
+
+    async def test(running: Running) -> None:
+        async def twice(method: str, path: str, bodies: list[object]) -> None:
+            first, second = [await running.call(method, f"/api/v1/{path}", body) for body in bodies]
+            assert first.status < 300, first.body
+            assert (second.status, second.json["error"]["name"]) == (409, "LIMIT_REACHED")
+            assert "limits." in second.json["error"]["text"]
+
+        definition = {"definition": "{}"}
+        delayed = {"records": [{"value": ""}], "delay_ms": 3_600_000}
+        await twice("POST", "schemas", [{"name": one, **definition} for one in ("a", "b")])
+        await twice("POST", "topics/later/records", [delayed, delayed])
+        await twice("POST", "transactions", [None, None])
+        (begun,) = (await running.call("GET", "/api/v1/transactions")).json["transactions"]
+        few, many = [
+            {"topic": "t", "records": [{"value": "x" * size}] * 3, "encoding": "text"}
+            for size in (100, 400_000)
+        ]
+        await twice("POST", f"transactions/{begun['id']}/records", [few, many])
+        users = [{"name": one, "password": "pw", "roles": ["admin"]} for one in ("al", "bo")]
+        await twice("POST", "users", users)
+        for name, status in (("a", 200), ("b", 409)):
+            answer = await running.call("PUT", f"/api/v1/acls/{name}", {"public": True})
+            assert answer.status == status
+        samples = await scrape(running)
+        for name in ("users", "topic_rules", "schema_versions", "transactions_open"):
+            assert value(samples, name) == value(samples, f"{name}_limit") == 1
+        assert value(samples, "delayed_messages") == value(samples, "delayed_messages_limit") == 1
+        assert value(samples, "transactions_staged_bytes_limit") == 1024**2
+        assert 300 <= value(samples, "transactions_staged_bytes") <= 1024
+        assert value(samples, "group_members") == 0
+
+    with_server(tmp_path, test, **settings)
+
+
 def test_every_name_follows_the_rules(tmp_path: Path) -> None:
     async def test(running: Running) -> None:
         await running.call("POST", "/api/v1/topics", {"name": "t"})

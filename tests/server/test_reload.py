@@ -36,7 +36,14 @@ VALUES = (
     *("reference", "silent", "key", "sdk", "other.example", "127.0.0.1:0", "off", "/x"),
 )
 # They come together, and are files that must be there.
-TLS = ("tls.certificate", "tls.key", "tls.client_ca")
+TLS = (
+    "tls.certificate",
+    "tls.key",
+    "tls.client_ca",
+    "tls.client_crl",
+    "tls.client_user",
+    "tls.client_users",
+)
 # Keys that must be there: tests/e2e/test_encryption.py.
 ENCRYPTION = ("encryption.keys", "encryption.current", "topic_defaults.encryption")
 
@@ -142,7 +149,7 @@ def test_tls_where_there_was_none_needs_a_restart(
 
     run("uvloop", body)
     lines = [record.getMessage() for record in caplog.records]
-    for name in TLS:
+    for name in given:
         assert any(f"{name} = " in line and "needs a restart" in line for line in lines)
 
 

@@ -29,14 +29,21 @@ def add_context(
     ] = None,
     tls: Annotated[bool, typer.Option("--tls", help="Wire protocols over TLS.")] = False,
     ca: Annotated[Text, typer.Option(metavar="FILE", help="Certificates to trust.")] = None,
+    cert: Annotated[Text, typer.Option(metavar="FILE", help="Own certificate to show.")] = None,
+    cert_key: Annotated[
+        Text, typer.Option(metavar="FILE", help="Its private key, if not in the same file.")
+    ] = None,
 ) -> None:
     """Add a context, or replace it. The first one is used from then on."""
     contexts, current = load()
     if key == "-":
         key = typer.get_text_stream("stdin").readline().strip()
+    if cert_key is not None and cert is None:
+        raise typer.BadParameter("--cert-key needs --cert, the certificate that it belongs to")
     try:
         check_name(name)
-        changed = {**contexts.by_name, name: Context(server, http, key, tls or None, ca)}
+        added = Context(server, http, key, tls or None, ca, cert, cert_key)
+        changed = {**contexts.by_name, name: added}
         path = save(Contexts(changed), current or name)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

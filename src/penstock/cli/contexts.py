@@ -7,6 +7,8 @@
     key = "..."
     tls = true
     ca = "/etc/penstock/ca.pem"
+    cert = "/etc/penstock/me.pem"
+    cert_key = "/etc/penstock/me.key"
 
 The file holds API keys: it is written with mode 0600, whole or not at all. The commands on it are in
 `context`.
@@ -36,6 +38,8 @@ class Context:
     key: str | None = None
     tls: bool | None = None
     ca: str | None = None
+    cert: str | None = None
+    cert_key: str | None = None
 
 
 class UnknownContext(PenstockError):

@@ -70,7 +70,7 @@ def open_outbox(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
         name = "--delay" if extras.ttl_ms is None else "--ttl"
         raise typer.BadParameter(f"{name} goes with neither --message-key nor --partition in FlyMQ")
     with connect_flymq(
-        target.server, user=target.user or "", key=target.key, settings=target.settings()
+        target.server, user=target.user or "", key=target.login_key, settings=target.settings()
     ) as client:
         yield FlyMQOutbox(client, topic, extras)
 
@@ -88,7 +88,7 @@ async def _follow(target: Target, wanted: Wanted, place: Place, write_as: Format
     left = wanted.count
     settings = target.settings(attempts=None)
     async with FlyMQClient(
-        target.server, user=target.user or "", key=target.key, settings=settings
+        target.server, user=target.user or "", key=target.login_key, settings=settings
     ) as client:
         positions = await _positions(client, wanted, place)
         where = ", ".join(f"{number} at {offset}" for number, offset in positions.items())

@@ -76,12 +76,13 @@ class Api:
     def __init__(
         self,
         url: str,
-        key: str,
+        key: str | None,
         timeout_s: float,
         trust: ssl.SSLContext | None = None,
         user: str | None = None,
     ) -> None:
-        """`user`: whose password the key is; None: it is an API key."""
+        """`user`: whose password the key is; None: it is an API key. No key: the certificate in `trust`
+        tells who asks."""
         self._url = url.rstrip("/")
         self._key = key
         self._user = user
@@ -136,12 +137,7 @@ class Api:
         return kind(self._url, status, error.name, error.text)
 
     def _exchange(self, method: str, target: str, body: Any) -> tuple[int, bytes]:
-        # Header fields are Latin-1 to http.client; as UTF-8 bytes a key is what the server expects.
-        key = self._key.encode("utf-8", "surrogateescape")
-        headers = {"Authorization": b"Bearer " + key}
-        if self._user is not None:
-            pair = self._user.encode("utf-8", "surrogateescape") + b":" + key
-            headers = {"Authorization": b"Basic " + base64.b64encode(pair)}
+        headers = self._login()
         content = None
         if body is not None:
             headers["Content-Type"] = b"application/json"
@@ -167,6 +163,16 @@ class Api:
             raise typer.BadParameter("the API key has characters that no key has") from None
         finally:
             connection.close()
+
+    def _login(self) -> dict[str, bytes]:
+        """Header fields are Latin-1 to http.client; as UTF-8 bytes a key is what the server expects."""
+        if self._key is None:
+            return {}
+        key = self._key.encode("utf-8", "surrogateescape")
+        if self._user is None:
+            return {"Authorization": b"Bearer " + key}
+        pair = self._user.encode("utf-8", "surrogateescape") + b":" + key
+        return {"Authorization": b"Basic " + base64.b64encode(pair)}
 
     def _connection(self) -> http.client.HTTPConnection:
         assert self._host is not None, "checked when made"

@@ -171,7 +171,7 @@ def open_blipmq(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
     target.require_no_user("BlipMQ")
     if extras.partition is not None:
         raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
-    with connect_blipmq(target.server, key=target.key, settings=target.settings()) as client:
+    with connect_blipmq(target.server, key=target.login_key, settings=target.settings()) as client:
         yield BlipMQOutbox(client, topic, qos)
 
 

@@ -260,7 +260,7 @@ async def _blipmq(target: Target, wanted: Wanted, write_as: Formatter) -> None:
     output = standard_output()
     topic, qos = wanted.topic, wanted.qos
     # Connected first, so that a failed login or an unreachable server is the error that is shown.
-    async with BlipMQClient(target.server, key=target.key, settings=settings) as client:
+    async with BlipMQClient(target.server, key=target.login_key, settings=settings) as client:
         if not wanted.create:
             await asyncio.to_thread(_require_topic, target, topic)
         subscription = await client.subscribe(topic, qos, auto_ack=False)

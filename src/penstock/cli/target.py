@@ -5,6 +5,7 @@
     --key       PENSTOCK_KEY      dev-key                 the API key, or the password of the user
     --user      PENSTOCK_USER     none                    log in as a user (HTTP API, FlyMQ)
     --context   PENSTOCK_CONTEXT  the one `penstock context use` chose
+    --cert, --cert-key            none                    a certificate of one's own, for TLS and https
 
 A context that a flag names stands above the environment, the one in use stands below it.
 `with_target` gives a command all these options. Opens no connections.
@@ -57,6 +58,20 @@ class UnusableTrust(PenstockError):
         return f"--ca {self.path}: {self.reason}" if self.path else f"certificates: {self.reason}"
 
 
+class UnusableCertificate(PenstockError):
+    cert: str
+    cert_key: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        key = f" --cert-key {self.cert_key}" if self.cert_key else ""
+        return f"--cert {self.cert}{key}: {self.reason}"
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; give one without a password")
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """`ca`: a file with the certificates to trust, else those of the system."""
@@ -73,6 +88,11 @@ class Target:
     same_server: bool = True
     # Whose password the key is; None: it is an API key.
     user: str | None = None
+    # Files of a client's own certificate and its private key; None: it is in the same file.
+    cert: str | None = None
+    cert_key: str | None = None
+    # Whether the key was named anywhere: with a certificate, none need be.
+    key_given: bool = True
 
     def __repr__(self) -> str:
         return f"Target({self.server}, {self.http})"
@@ -86,6 +106,11 @@ class Target:
             raise typer.BadParameter(str(error)) from None
         context = self._trust() if self.tls else None
         return ClientSettings(timeout_s=self.timeout_s, attempts=attempts, tls=context)
+
+    @property
+    def login_key(self) -> str | None:
+        """The key to log in with; None where the certificate does that."""
+        return self.key if self.key_given or self.cert is None else None
 
     def require_no_key(self, protocol: str) -> None:
         """Refuses --key for a protocol without a login, where nobody would notice a wrong key."""
@@ -103,25 +128,44 @@ class Target:
         from penstock.cli.http import Api
 
         trust = self._trust() if self.http.startswith("https:") else None
-        return Api(self.http, self.key, self.timeout_s, trust, self.user)
+        return Api(self.http, self.login_key, self.timeout_s, trust, self.user)
 
     def _trust(self) -> "ssl.SSLContext":
         import ssl
 
         try:
-            return ssl.create_default_context(cafile=self.ca)
+            context = ssl.create_default_context(cafile=self.ca)
         except ssl.SSLError:
             raise UnusableTrust(self.ca, "no certificate in PEM form is in it") from None
         except OSError as error:
             raise UnusableTrust(self.ca, error.strerror or str(error)) from None
+        if self.cert is not None:
+            self._load_own(context, self.cert)
+        return context
+
+    def _load_own(self, context: "ssl.SSLContext", cert: str) -> None:
+        import ssl
+
+        try:
+            # Without this OpenSSL would ask for a password on the terminal.
+            context.load_cert_chain(cert, self.cert_key, password=_no_password)
+        except ssl.SSLError as error:
+            reason = "certificate and key in PEM form, which belong together, are expected"
+            raise UnusableCertificate(cert, self.cert_key, error.reason or reason) from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UnusableCertificate(cert, self.cert_key, reason) from None
+        except ValueError as error:
+            raise UnusableCertificate(cert, self.cert_key, str(error)) from None
 
 
 def resolve(
     flags: Mapping[str, Any], environment: Mapping[str, str], contexts_path: str | None = None
 ) -> Target:
-    for name in ("server", "http", "key", "user", "context", "ca"):
+    for name in ("server", "http", "key", "user", "context", "ca", "cert", "cert_key"):
         if flags.get(name) == "":
-            raise typer.BadParameter(f"--{name} is empty; leave it out, or give a value")
+            option = name.replace("_", "-")
+            raise typer.BadParameter(f"--{option} is empty; leave it out, or give a value")
     contexts, current = load(contexts_path)
     named = flags.get("context")
     chosen = named or environment.get(CONTEXT_VARIABLE) or current
@@ -136,16 +180,23 @@ def resolve(
     def named_any(name: str, variable: str) -> bool:
         return bool(flags.get(name) or environment.get(variable) or getattr(context, name))
 
+    cert = flags.get("cert") or context.cert
+    cert_key = flags.get("cert_key") or (None if flags.get("cert") else context.cert_key)
+    if cert_key is not None and cert is None:
+        raise typer.BadParameter("--cert-key needs --cert, the certificate that it belongs to")
     return Target(
         server=pick("server", SERVER_VARIABLE, DEFAULT_SERVER),
         http=pick("http", HTTP_VARIABLE, DEFAULT_HTTP),
         key=pick("key", KEY_VARIABLE, DEFAULT_KEY),
-        tls=bool(flags.get("tls") or context.tls),
+        tls=bool(flags.get("tls") or context.tls or flags.get("cert") or context.cert),
         ca=flags.get("ca") or context.ca,
         timeout_s=flags.get("timeout") or DEFAULT_TIMEOUT_S,
         key_flag=flags.get("key") is not None,
         same_server=named_any("http", HTTP_VARIABLE) or not named_any("server", SERVER_VARIABLE),
         user=flags.get("user") or environment.get(USER_VARIABLE) or None,
+        cert=cert,
+        cert_key=cert_key,
+        key_given=named_any("key", KEY_VARIABLE),
     )
 
 
@@ -177,6 +228,16 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "context": (_option(str | None, "--context", "NAME", "See penstock context."), None),
     "tls": (_option(bool, "--tls", None, "Wire protocols over TLS."), False),
     "ca": (_option(str | None, "--ca", "FILE", "Certificates to trust, for TLS and https."), None),
+    "cert": (
+        _option(
+            str | None, "--cert", "FILE", "Own certificate to show; with TLS, which it switches on."
+        ),
+        None,
+    ),
+    "cert_key": (
+        _option(str | None, "--cert-key", "FILE", "Its private key, if not in the same file."),
+        None,
+    ),
     "timeout": (
         _option(float, "--timeout", "SECONDS", "The longest wait for any answer.", 0.001),
         DEFAULT_TIMEOUT_S,

@@ -8,7 +8,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.broker import Broker
@@ -19,9 +19,11 @@ from penstock.log.settings import TopicSettings
 from penstock.server.config.checks import development_key_allowed
 from penstock.server.config.errors import ConfigConflict
 from penstock.server.config.kinds import MILLISECOND_US
+from penstock.server.config.mapping import parse_mapping
 from penstock.server.config.schema import SECOND_US, Config
 from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
+from penstock.server.net.client_certificates import CertificateUsers
 from penstock.server.net.hub import ConnectionLimits, Hub, MakeSession
 from penstock.server.net.limits import connections_that_fit
 from penstock.server.net.outbox import Outbox
@@ -38,6 +40,9 @@ from penstock.server.protocols import (
 )
 from penstock.sessions.stream import Session, SessionLimits, Stream
 from penstock.sessions.streams import ConnectionSession
+
+# From the certificate of a peer, and its address for the log, to its principal.
+Certified = Callable[[bytes, str], Principal | None]
 
 
 def topic_defaults(config: Config) -> TopicSettings:
@@ -169,27 +174,40 @@ def connection_limits(config: Config) -> ConnectionLimits:
     )
 
 
+def certificate_users(config: Config) -> CertificateUsers:
+    return CertificateUsers(config.tls.client_user, parse_mapping(config.tls.client_users))
+
+
 def build_hub(
     config: Config,
     broker: Broker,
     loop: asyncio.AbstractEventLoop,
     tls: ssl.SSLContext | None,
     outbox: Outbox,
+    certified: Certified,
 ) -> Hub:
-    sessions = {row.name: _opener(row, broker, config) for row in tcp_rows()}
+    sessions = {row.name: _opener(row, broker, config, certified) for row in tcp_rows()}
     return Hub(loop, connection_limits(config), sessions, tls, outbox)
 
 
-def _opener(row: TcpRow, broker: Broker, config: Config) -> MakeSession:
+def _opener(row: TcpRow, broker: Broker, config: Config, certified: Certified) -> MakeSession:
     make_terms = _terms_of(row, broker, config)
 
     def open_session(stream: Stream) -> Session:
-        return row.session(broker, stream, make_terms())
+        certificate = stream.certificate
+        own = certified(certificate, stream.peer) if certificate else None
+        return row.session(broker, stream, make_terms(own))
 
     return open_session
 
 
-def _terms_of(row: ProtocolRow, broker: Broker, config: Config) -> Callable[[], Terms]:
+class MakeTerms(Protocol):
+    def __call__(self, own: Principal | None = None) -> Terms:
+        """`own`: the principal of the peer's certificate."""
+        ...
+
+
+def _terms_of(row: ProtocolRow, broker: Broker, config: Config) -> MakeTerms:
     chosen = config.limits
     limits = SessionLimits(
         prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
@@ -197,9 +215,9 @@ def _terms_of(row: ProtocolRow, broker: Broker, config: Config) -> Callable[[], 
     section = config.protocols[row.name]
     advertise = "" if config.server.advertise is None else str(config.server.advertise)
 
-    def make() -> Terms:
-        principal = broker.access.without_login(row.name)
-        return Terms(limits, row.frame_size, principal, section, advertise)
+    def make(own: Principal | None = None) -> Terms:
+        principal = own or broker.access.without_login(row.name)
+        return Terms(limits, row.frame_size, principal, section, advertise, own is not None)
 
     return make
 
@@ -255,7 +273,7 @@ def flight_settings(config: Config, address: Address, run_base_us: int | None = 
         address.port,
         tls.certificate,
         tls.key,
-        tls.client_ca,
+        tls.client_ca if tls.requires_clients else None,
         level,
         limits,
         config.server.log_format,

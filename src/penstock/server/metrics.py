@@ -258,8 +258,15 @@ def _protocols(broker: Broker) -> Iterator[Metric]:
     refused = {name.lower(): number for name, number in broker.refusals.counts.items()}
     words = "Operations that a key had no right to."
     yield _counters("refused_operations", words, "operation", refused)
+    options = broker.options
     yield _gauge("users", "Users.", len(broker.access.users))
+    yield _gauge("users_limit", "The limit.", options.max_users)
     yield _gauge("topic_rules", "Rules of topics.", len(broker.access.rules))
+    yield _gauge("topic_rules_limit", "The limit.", options.max_topic_rules)
+    yield _gauge("schema_versions", "Versions of all schemas.", len(broker.schemas.registry))
+    yield _gauge("schema_versions_limit", "The limit.", options.max_schemas)
+    members = sum(broker.sharing.counts().values())
+    yield _gauge("group_members", "Members of groups that share partitions.", members)
     for name, words, attribute in (
         ("frames_received", "Frames read.", "frames_in"),
         ("frames_sent", "Frames written.", "frames_out"),
@@ -284,6 +291,9 @@ def _transactions(broker: Broker) -> Iterator[Metric]:
     found, counters = broker.transactions, broker.transactions.counters
     yield _gauge("transactions_open", "Transactions of connections.", len(found))
     yield _gauge("transactions_staged_bytes", "Records in them.", found.staged_bytes)
+    options = broker.options
+    yield _gauge("transactions_open_limit", "The limit of a key.", options.max_open_transactions)
+    yield _gauge("transactions_staged_bytes_limit", "The limit of a key.", options.max_staged_bytes)
     ended = {
         "committed": counters.committed,
         "rolled back": counters.rolled_back,

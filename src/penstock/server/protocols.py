@@ -43,6 +43,8 @@ class Terms:
     section: Any
     # The address that peers are told to connect to; empty: the one that they have connected to.
     advertise: str = ""
+    # Whether the principal is that of the peer's own certificate: it counts as logged in.
+    certified: bool = False
 
 
 class ProtocolSection(Section, frozen=True):
@@ -166,7 +168,8 @@ class BlipmqConfig(ProtocolSection, frozen=True):
 def _open_blipmq(port: "Port", stream: "Stream", terms: Terms) -> "Session":
     from penstock.sessions.blipmq.session import BlipMQSession
 
-    return BlipMQSession(port, stream, terms.limits, terms.frame_size)
+    known = terms.principal if terms.certified else None
+    return BlipMQSession(port, stream, terms.limits, terms.frame_size, known)
 
 
 # --- RustLog --------------------------------------------------------------------------------------
@@ -234,6 +237,7 @@ def _open_flymq(port: "Port", stream: "Stream", terms: Terms) -> "Session":
         terms.principal,
         dialect=terms.section.dialect,
         advertise=terms.advertise,
+        certified=terms.certified,
     )
 
 

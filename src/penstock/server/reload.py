@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.log.engine import Keys
 from penstock.server import logs
 from penstock.server.assembly import (
+    certificate_users,
     connection_limits,
     flight_settings,
     live_options,
@@ -56,48 +57,72 @@ LIVE: Final = (
     "limits.flight_batch_bytes",
     "tls.certificate",
     "tls.key",
+    "tls.client_ca",
+    "tls.client_crl",
+    "tls.client_user",
+    "tls.client_users",
     "http.hosts",
     "encryption.",
     "topic_defaults.",
 )
 # Where there is one before and after.
 CERTIFICATE: Final = ("tls.certificate", "tls.key")
+CLIENT_FILES: Final = ("tls.client_ca", "tls.client_crl")
 
 logger = logging.getLogger(__name__)
 
 
 class Certificates:
-    """The certificate and its key as they are used now; the context of all listeners follows them."""
+    """The certificate and its key, and those of the clients' CA, as they are used now.
+
+    `context` is for connections that begin now. `front` never changes, for a listener that cannot change
+    its context; each of its handshakes goes on with the current one.
+    """
 
     def __init__(self, tls: TlsConfig) -> None:
-        self.context: ssl.SSLContext | None = None
-        self._content: list[bytes] = []
-        if tls.certificate is not None and tls.key is not None:
-            self.context = server_context(tls.certificate, tls.key, tls.client_ca)
-            self._content = _contents(tls)
+        self.context = _context_of(tls)
+        self._content = _contents(tls)
+        self.front = self.context
+        if self.front is not None:
+            self.front.sni_callback = self._switch
+
+    def _switch(self, handshake: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        if self.context is not None and handshake.context is not self.context:
+            handshake.context = self.context
 
     def read_again(self, tls: TlsConfig) -> Callable[[], bool]:
         """Reads and checks. The function that it gives takes them into use, for connections to come, and
         says whether they have changed. Raises TlsFileError."""
-        if self.context is None or tls.certificate is None or tls.key is None:
+        if self.context is None:
             return lambda: False
-        certificate, key = tls.certificate, tls.key
-        server_context(certificate, key, tls.client_ca)
-        context, content = self.context, _contents(tls)
+        # A new one and not the old one with more in it: what a CA file no longer has must be gone, and the
+        # sessions that were kept with it.
+        context, content = _context_of(tls), _contents(tls)
 
         def use() -> bool:
             changed = content != self._content
-            if changed:
-                context.load_cert_chain(certificate, key)
-                self._content = content
+            if changed and context is not None:
+                self.context, self._content = context, content
             return changed
 
         return use
 
 
+def _context_of(tls: TlsConfig) -> ssl.SSLContext | None:
+    if tls.certificate is None or tls.key is None:
+        return None
+    return server_context(
+        tls.certificate,
+        tls.key,
+        tls.client_ca if tls.asks_clients else None,
+        optional=not tls.requires_clients,
+        client_crl=tls.client_crl,
+    )
+
+
 def _contents(tls: TlsConfig) -> list[bytes]:
     found = []
-    for path in (tls.certificate, tls.key):
+    for path in (tls.certificate, tls.key, tls.client_ca, tls.client_crl):
         if path is not None:
             with open(path, "rb") as file:
                 found.append(file.read())
@@ -122,7 +147,7 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
         return
     changes = list(_changes(server.config, wanted.config))
     if new_certificates or new_quic:
-        logger.info("SIGHUP: the certificate was read again")
+        logger.info("SIGHUP: the certificates were read again")
     if config.keys != server.config.keys:
         logger.info("SIGHUP: [[keys]] were read again, there are %d now", len(config.keys))
     for name, old, new in changes:
@@ -168,6 +193,8 @@ async def _use_encryption_keys(server: "Server", config: Config) -> None:
 def _is_live(name: str, old: Config, new: Config) -> bool:
     if name in CERTIFICATE and (old.tls.certificate is None or new.tls.certificate is None):
         return False  # with TLS or without: listeners are one or the other from the start
+    if name in CLIENT_FILES and None in (old.value(name), new.value(name)):
+        return False  # the same for asking clients
     return any(name == live or (live.endswith(".") and name.startswith(live)) for live in LIVE)
 
 
@@ -220,6 +247,8 @@ async def _apply(server: "Server", config: Config, *, new_certificates: bool) ->
         logs.configure(log.log_level, log.log_format)
     server.config = config
     server.hub.limits = connection_limits(config)
+    server.hub.tls = server.certificates.context
+    server.certificate_users = certificate_users(config)
     server.broker.options = dataclasses.replace(server.broker.options, **live_options(config))
     server.http.names = server.http_names()
     if server.http.api is not None:

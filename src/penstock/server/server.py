@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final
 
 from penstock import __version__
+from penstock.broker.access.access import Principal
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.log.engine import Engine, Keys, Pending
@@ -26,6 +27,7 @@ from penstock.server.assembly import (
     build_access,
     build_broker,
     build_hub,
+    certificate_users,
     engine_settings,
     flight_settings,
     open_engine,
@@ -54,6 +56,7 @@ from penstock.server.memory import settle_allocator, settle_collector
 from penstock.server.metrics import LoopLag, Metrics, Observations
 from penstock.server.net.accepting import AcceptedConnection
 from penstock.server.net.address import Address
+from penstock.server.net.client_certificates import identity_of
 from penstock.server.net.connection import Connection
 from penstock.server.net.hub import Hub
 from penstock.server.net.listeners import Listener
@@ -180,6 +183,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._lag = LoopLag(loop, self.observations.loop_lag_seconds)
         self.certificates = Certificates(self.config.tls)
+        self.certificate_users = certificate_users(self.config)
         self._bind()
         # Probes are answered while the log is recovered, unless keys in it decide who may listen.
         if check_exposure(self.config) is None:
@@ -220,7 +224,7 @@ class Server:
                 self.listeners[name] = listener
             else:
                 self.listeners[name] = Listener(name, address)
-        if self.config.tls.client_ca is not None and on_udp:
+        if self.config.tls.requires_clients and on_udp:
             logger.warning(
                 "listeners.%s off: tls.client_ca asks for client certificates, and QUIC cannot yet",
                 ", listeners.".join(on_udp),
@@ -239,12 +243,14 @@ class Server:
             raise Exposed(reason)
         self.broker = build_broker(self.config, self.engine, access, loop)
         self._closing.append(self.broker.close)
-        self.hub = build_hub(self.config, self.broker, loop, self.certificates.context, outbox)
+        context = self.certificates.context
+        self.hub = build_hub(self.config, self.broker, loop, context, outbox, self.certified)
         self.metrics.engine = self.engine
         self.metrics.broker = self.broker
         self.broker.render_metrics = self._render_metrics
         self.metrics.hub = self.hub
         self.http.broken = lambda: self.engine.lost
+        self.http.certified = self.certified
         self.http.api = Api(self.broker, topic_defaults(self.config), self._advertised())
 
     def _advertised(self) -> str:
@@ -268,6 +274,18 @@ class Server:
         self._start_task(render())
         return token
 
+    def certified(self, certificate: bytes, peer: str) -> Principal | None:
+        """The principal that a peer's certificate stands for; None: nobody, which is logged."""
+        users = self.certificate_users
+        found = users.principal(self.broker.access, certificate)
+        if found is None and users.is_on:
+            identity = identity_of(certificate)
+            shown = (
+                "cannot be read" if identity is None else f"({identity.shown}) stands for no user"
+            )
+            self.hub.peer_log.note(peer.rpartition(":")[0], peer, f"its certificate {shown}")
+        return found
+
     def _factory(self, listener: str) -> Callable[[], AcceptedConnection]:
         protocol = ONE_PROTOCOL.get(listener)
         tls_only = self._tls_only(self.listeners[listener].address)
@@ -279,7 +297,7 @@ class Server:
         if self.certificates.context is None:
             return False
         insecure = self.config.server.insecure
-        return self.config.tls.client_ca is not None or not (address.is_loopback or insecure)
+        return self.config.tls.requires_clients or not (address.is_loopback or insecure)
 
     async def _start_http(self) -> None:
         listener = self.listeners.get("http")
@@ -306,7 +324,7 @@ class Server:
     def _http_tls(self) -> ssl.SSLContext | None:
         """Keys go over HTTP: in clear only within this machine, where probes and scrapers are."""
         address = self.config.listeners.http
-        return None if address is None or address.is_loopback else self.certificates.context
+        return None if address is None or address.is_loopback else self.certificates.front
 
     def _banner(self) -> str:
         source = self.loaded.sources["server.data_directory"]
@@ -324,7 +342,7 @@ class Server:
                 without_login=writing_without_login(self.broker, self.config.protocols),
                 tls=self.certificates.context is not None,
                 tls_only=encrypted,
-                client_certificates=self.config.tls.client_ca is not None,
+                client_certificates=self.config.tls.requires_clients,
                 insecure=self.config.server.insecure,
                 command=command_here(),
                 quic_engine=self.quic.engine_name,

@@ -32,6 +32,11 @@ class Stream(Protocol):
         ...
 
     @property
+    def certificate(self) -> bytes:
+        """The certificate that the peer has shown and TLS has checked, in DER form; empty: none."""
+        ...
+
+    @property
     def congested(self) -> bool:
         """True while the peer does not read what was sent; then `Session.writable` is called."""
         ...

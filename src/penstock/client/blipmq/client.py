@@ -64,10 +64,12 @@ class BlipMQClient:
     """One connection. Use it from one event loop; `blocking` wraps it for use without one."""
 
     def __init__(
-        self, server: str, *, key: str = DEFAULT_KEY, settings: ClientSettings | None = None
+        self, server: str, *, key: str | None = DEFAULT_KEY, settings: ClientSettings | None = None
     ) -> None:
-        # A key that cannot be sent is a ValueError here, not a failed login later.
-        encode_auth(0, key)
+        """No key: the certificate in the settings' TLS context tells the server who this is."""
+        if key is not None:
+            # A key that cannot be sent is a ValueError here, not a failed login later.
+            encode_auth(0, key)
         self._key = key
         self._connection = Connection(parse_server(server), settings or ClientSettings(), self)
         self._next_id = FIRST_ID
@@ -86,7 +88,7 @@ class BlipMQClient:
 
     @classmethod
     def blocking(
-        cls, server: str, *, key: str = DEFAULT_KEY, settings: ClientSettings | None = None
+        cls, server: str, *, key: str | None = DEFAULT_KEY, settings: ClientSettings | None = None
     ) -> BlockingFace:
         return BlockingFace(cls(server, key=key, settings=settings))
 
@@ -235,9 +237,13 @@ class BlipMQClient:
 
     async def greet(self, channel: Channel) -> None:
         """HELLO and AUTH in one write, then every subscription anew, with a new id."""
-        hello = self._request(channel, encode_hello, "HELLO")
-        login = self._request(channel, lambda number: encode_auth(number, self._key), "the login")
-        answers = await asyncio.gather(hello, login, return_exceptions=True)
+        key = self._key
+        asked = [self._request(channel, encode_hello, "HELLO")]
+        if key is not None:
+            asked.append(
+                self._request(channel, lambda number: encode_auth(number, key), "the login")
+            )
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -344,7 +350,7 @@ class BlipMQClient:
 
 
 def connect_blipmq(
-    server: str, *, key: str = DEFAULT_KEY, settings: ClientSettings | None = None
+    server: str, *, key: str | None = DEFAULT_KEY, settings: ClientSettings | None = None
 ) -> BlockingFace:
     """`with connect_blipmq("127.0.0.1:9092") as client: client.publish("demo", b"hi")`."""
     return BlipMQClient.blocking(server, key=key, settings=settings)

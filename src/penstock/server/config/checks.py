@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.server.config.errors import ConfigConflict
+from penstock.server.config.mapping import BadMapping, parse_mapping
 from penstock.server.config.schema import UDP, Config
 from penstock.server.config.units import format_bytes
 from penstock.server.net.address import Address
@@ -33,7 +34,7 @@ def listening(config: Config) -> dict[str, Address]:
     quic = quic_listeners()
     known = {*alone, *quic}
     others = [name for name in config.listeners.__struct_fields__ if name not in known]
-    if config.tls.client_ca is not None:
+    if config.tls.requires_clients:
         quic = []
     names = [others[0], *alone, *quic, *others[1:]]
     addresses = {name: config.listeners.of(name) for name in names}
@@ -113,7 +114,26 @@ def _check_tls(config: Config, sources: Mapping[str, object]) -> None:
             f"tls.client_ca is set ({sources['tls.client_ca']}) but tls.certificate and tls.key "
             "are not; set all three or none",
         )
-    if tls.client_ca is None:
+    for key, is_set in (
+        ("client_crl", tls.client_crl is not None),
+        ("client_user", tls.client_user != "off"),
+        ("client_users", bool(tls.client_users)),
+    ):
+        if is_set and not tls.asks_clients:
+            other = "client_auth" if tls.client_ca is not None else "client_ca"
+            raise ConfigConflict(
+                (f"tls.{key}", f"tls.{other}"),
+                f"tls.{key} is set ({sources[f'tls.{key}']}), but no client is asked for a certificate: "
+                f"see tls.{other}",
+            )
+    try:
+        parse_mapping(tls.client_users)
+    except BadMapping as error:
+        raise ConfigConflict(
+            ("tls.client_users",),
+            f"tls.client_users ({sources['tls.client_users']}): {error}",
+        ) from None
+    if not tls.requires_clients:
         return
     # Of the engines of QUIC none can ask for a certificate yet: those listeners would let everybody
     # in. They are off where nobody has asked for them.

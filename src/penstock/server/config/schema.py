@@ -137,6 +137,28 @@ class TlsConfig(Section, frozen=True):
     client_ca: Annotated[
         Path | None, "PEM file; when set, clients must show a certificate signed by it."
     ] = None
+    client_auth: Annotated[
+        Literal["none", "optional", "required"],
+        "With client_ca: whether clients have to show a certificate, may, or are not asked for one.",
+    ] = "required"
+    client_crl: Annotated[
+        Path | None, "PEM file with the client certificates that are revoked."
+    ] = None
+    client_user: Annotated[
+        Literal["off", "cn", "san", "dn"],
+        "Which name in a client's certificate is that of the user or API key that it acts as.",
+    ] = "off"
+    client_users: Annotated[
+        Names, 'Other names, each "name in the certificate -> user"; they come before client_user.'
+    ] = ()
+
+    @property
+    def asks_clients(self) -> bool:
+        return self.client_ca is not None and self.client_auth != "none"
+
+    @property
+    def requires_clients(self) -> bool:
+        return self.client_ca is not None and self.client_auth == "required"
 
 
 class QuicConfig(Section, frozen=True):

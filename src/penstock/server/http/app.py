@@ -68,7 +68,9 @@ from penstock.server.http.hosts import (
     check_origin,
 )
 from penstock.server.http.pages import Page, Pages
+from penstock.server.http.protocol import CERTIFICATE
 from penstock.server.metrics import CONTENT_TYPE, Metrics, PartitionPage
+from penstock.server.net.address import Address
 from penstock.server.net.peer_log import PeerLog
 
 # Requests are small: names, settings, offsets.
@@ -291,6 +293,8 @@ class HttpApp:
         self.state = "starting"
         # Why nothing can be stored, once there is an engine to ask.
         self.broken: Callable[[], str | None] = lambda: None
+        # Whom a certificate stands for, once there is a broker to ask.
+        self.certified: Callable[[bytes, str], Principal | None] = lambda certificate, peer: None
         self.pages = Pages()
         self.peer_log = peer_log
         self._on_failed_login = on_failed_login
@@ -406,9 +410,14 @@ class HttpApp:
         api = self.api
         if api is None:
             raise BrokerError(Code.OVERLOADED, "the server is starting, try again soon")
+        host = _address(request.scope)
+        certificate: bytes = request.scope.get(CERTIFICATE, b"")
+        if certificate and "Authorization" not in request.headers:
+            own = self.certified(certificate, _peer(request.scope))
+            if own is not None:
+                return api, own
         name, key = _credentials(request)
         answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
-        host = _address(request.scope)
         access = api.broker.access
 
         def done(who: Principal | None) -> None:
@@ -457,6 +466,12 @@ class _Endpoint:
 def _address(scope: Scope) -> str:
     client = scope.get("client")
     return client[0] if client else "unknown"
+
+
+def _peer(scope: Scope) -> str:
+    """With the port, as the log shows connections of the wire protocols."""
+    client = scope.get("client")
+    return str(Address(client[0], client[1])) if client else "unknown:0"
 
 
 def _decoded(name: str) -> str:

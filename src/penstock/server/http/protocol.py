@@ -27,6 +27,10 @@ MAX_CONNECTIONS_PER_ADDRESS: Final = 128
 PROBE_CONNECTIONS: Final = 16
 
 
+# In the scope of a request: the certificate of its peer, in DER form.
+CERTIFICATE: Final = "penstock.certificate"
+
+
 class HttpConnections:
     """All connections of the listener. Used on the loop."""
 
@@ -85,6 +89,7 @@ class TimedProtocol(H11Protocol):
         super().connection_made(transport)
         self.address = self.client[0] if self.client else self.address
         self.since_s = self.loop.time()
+        self._note_certificate(transport)
         if not self._all.admit(self):
             transport.abort()
             return
@@ -92,6 +97,21 @@ class TimedProtocol(H11Protocol):
         # TLS transports wait for ever to have less.
         transport.set_write_buffer_limits(high=1)
         self._wait()
+
+    def _note_certificate(self, transport: asyncio.Transport) -> None:
+        """Puts what the peer has shown into the scope of its requests. That of a resumed session was
+        checked by the rules of another time, and counts as none."""
+        handshake = transport.get_extra_info("ssl_object")
+        if handshake is None or handshake.session_reused:
+            return
+        certificate = handshake.getpeercert(binary_form=True)
+        if certificate:
+            app = self.app
+
+            async def with_certificate(scope: Any, receive: Any, send: Any) -> None:
+                await app({**scope, CERTIFICATE: certificate}, receive, send)
+
+            self.app = with_certificate
 
     def waits(self) -> bool:
         """Whether no whole request is there."""

@@ -18,7 +18,7 @@ from penstock.server.net.counters import UNDECIDED
 from penstock.server.net.hub import Hub
 from penstock.server.net.sniff import Verdict, sniff, sniff_tls
 from penstock.server.net.stream import Carrier, NetStream
-from penstock.server.net.tls import TlsPipe
+from penstock.server.net.tls import TlsPipe, why_refused
 from penstock.server.protocols import ProtocolRow
 
 # How many first bytes a log line shows.
@@ -96,6 +96,9 @@ class Connection(Carrier):
     def local_address(self) -> str:
         return _shown(self._transport.get_extra_info("sockname"))
 
+    def certificate(self) -> bytes:
+        return b"" if self._tls is None else self._tls.peer_certificate()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._hub.read_view
 
@@ -144,7 +147,7 @@ class Connection(Carrier):
             plain = self._tls.feed(data)
         except ssl.SSLError as error:
             self._send_now(self._tls.pending())
-            self.drop("tls", f"TLS failed: {error.reason or 'broken by the peer'}")
+            self.drop("tls", f"TLS failed: {why_refused(error)}")
             return
         self._send_now(self._tls.pending())
         if plain:

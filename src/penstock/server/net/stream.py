@@ -38,6 +38,9 @@ class Carrier:
     def local_address(self) -> str:
         return ""
 
+    def certificate(self) -> bytes:
+        return b""
+
     def unsent_bytes(self) -> int:
         return 0
 
@@ -221,6 +224,10 @@ class NetStream:
 
     def fail(self) -> None:
         self._connection.fail()
+
+    @property
+    def certificate(self) -> bytes:
+        return self._connection.certificate()
 
     def login_failed(self) -> int:
         return self._connection.login_failed()

@@ -23,8 +23,16 @@ class TlsFileError(PenstockError):
     line = "TLS: cannot use {paths}: {reason}"
 
 
-def server_context(certificate: str, key: str, client_ca: str | None) -> ssl.SSLContext:
-    """TLS 1.2 and later. With a client CA, clients must show a certificate signed by it."""
+def server_context(
+    certificate: str,
+    key: str,
+    client_ca: str | None,
+    *,
+    optional: bool = False,
+    client_crl: str | None = None,
+) -> ssl.SSLContext:
+    """TLS 1.2 and later. With a client CA, clients must show a certificate signed by it; `optional`: they
+    may show none. `client_crl`: a file with revoked ones."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -37,8 +45,30 @@ def server_context(certificate: str, key: str, client_ca: str | None) -> ssl.SSL
             context.load_verify_locations(client_ca)
         except (OSError, ValueError) as error:
             raise TlsFileError(client_ca, _reason(error)) from error
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+        # A resumed session would bring a certificate that nobody checks again.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        if client_crl is not None:
+            _refuse_revoked(context, client_crl)
     return context
+
+
+def _refuse_revoked(context: ssl.SSLContext, client_crl: str) -> None:
+    try:
+        context.load_verify_locations(client_crl)
+    except (OSError, ValueError) as error:
+        raise TlsFileError(client_crl, _reason(error)) from error
+    if not context.cert_store_stats()["crl"]:
+        raise TlsFileError(client_crl, "no list of revoked certificates in PEM form is in it")
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def why_refused(error: ssl.SSLError) -> str:
+    """For a log line: what was wrong with the handshake or with the certificate of the peer."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is refused: {error.verify_message}"
+    return error.reason or "broken by the peer"
 
 
 def _no_password() -> str:
@@ -82,6 +112,10 @@ class TlsPipe:
         except ssl.SSLZeroReturnError:
             self.ended = True
         return b"".join(parts)
+
+    def peer_certificate(self) -> bytes:
+        """The one that the peer has shown and the handshake has checked, in DER form; empty: none."""
+        return self._object.getpeercert(binary_form=True) or b""
 
     def encrypt(self, data: bytes) -> bytes:
         """All of it: a memory BIO takes whatever comes."""

@@ -76,12 +76,21 @@ class BlipMQSession(BaseSession[Operation]):
     protocol = "blipmq"
 
     def __init__(
-        self, port: Port, stream: Stream, limits: SessionLimits, frame_size: FrameSize
+        self,
+        port: Port,
+        stream: Stream,
+        limits: SessionLimits,
+        frame_size: FrameSize,
+        certified: Principal | None = None,
     ) -> None:
+        """`certified`: the principal of the peer's certificate. It need not log in, and may."""
         super().__init__(stream, limits, port.counters["blipmq"], frame_size)
         self._port = port
         self._greeted = False
-        self._principal: Principal | None = None
+        self._principal: Principal | None = certified
+        self._may_log_in = True
+        if certified is not None:
+            stream.logged_in()
         # The last AUTH frame that was carried out, and whether its answer is still pending.
         self._login: Control | None = None
         self._login_is_open = False
@@ -203,7 +212,7 @@ class BlipMQSession(BaseSession[Operation]):
         if not self._greeted:
             self._nack(frame.correlation_id, wire.HELLO_NOT_PERFORMED)
             return True
-        if self._principal is not None:
+        if self._principal is not None and not self._may_log_in:
             self._nack(frame.correlation_id, wire.ALREADY_AUTHENTICATED)
             return True
         key = wire.decode_auth(frame.payload)
@@ -223,6 +232,7 @@ class BlipMQSession(BaseSession[Operation]):
         self._login_is_open = False
         if principal is not None:
             self._principal = principal
+            self._may_log_in = False
             self.stream.logged_in()
             self._answer_frame(wire.encode_ack(correlation_id, 0))
         else:

@@ -47,22 +47,24 @@ class Conversation(BaseSession[Item]):
         *,
         dialect: str = "auto",
         advertise: str = "",
+        certified: bool = False,
     ) -> None:
-        """`principal`: the one that a peer acts as before it logs in. `dialect`: auto, spec or sdk.
-        `advertise`: the address that peers are told; empty: the one that they have connected to."""
+        """`principal`: the one that a peer acts as before it logs in; `certified`: it is that of its own
+        certificate. `dialect`: auto, spec or sdk. `advertise`: the address that peers are told; empty: the
+        one that they have connected to."""
         super().__init__(stream, limits, port.counters["flymq"], frame_size)
         self.port = port
         self.principal = principal
         self.dialect = SDK if dialect == "sdk" else SPEC
         self.dialect_is_fixed = dialect != "auto"
         self._advertise = advertise
-        self.is_logged_in = False
+        self.is_logged_in = certified
         # Changes of the metadata whose answers wait for the disk.
         self.changes = 0
         # Whether requests behind the one that is carried out have to wait for its answer: it must not show
         # what they change, or decides what they may do.
         self.blocking = False
-        if port.has_rights(principal):
+        if certified or port.has_rights(principal):
             stream.logged_in()
 
     @property
