@@ -1,7 +1,7 @@
 """The metrics page of a real server after real work, and the small parts it is made of."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -113,7 +113,7 @@ def test_limits_stand_beside_what_they_limit(tmp_path: Path) -> None:
     }
 
     async def test(running: Running) -> None:
-        async def twice(method: str, path: str, bodies: list[object]) -> None:
+        async def twice(method: str, path: str, bodies: Sequence[object]) -> None:
             first, second = [await running.call(method, f"/api/v1/{path}", body) for body in bodies]
             assert first.status < 300, first.body
             assert (second.status, second.json["error"]["name"]) == (409, "LIMIT_REACHED")
