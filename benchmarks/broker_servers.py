@@ -108,6 +108,16 @@ def echo() -> Iterator[Process]:
 
 
 @contextmanager
+def bare(
+    durability: str, file: Path, request_bytes: int, stored_bytes: int, answer: bytes
+) -> Iterator[Process]:
+    command = [sys.executable, "-m", "benchmarks.request_bare", durability, str(file)]
+    command += [str(request_bytes), str(stored_bytes), answer.hex()]
+    with _running(command, re.compile(r"^(bare) (\d+)"), "bare") as process:
+        yield Process(process.pid, {"tcp": process.ports["bare"]})
+
+
+@contextmanager
 def nats(data: Path, sync_interval: str | None) -> Iterator[Process]:
     """JetStream with file storage; None leaves the interval at its default of two minutes."""
     data.mkdir(parents=True)

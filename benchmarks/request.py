@@ -84,6 +84,13 @@ class Bench:
         )
         for server in (self.ack, self.none):
             create_topic(server.ports["tcp"], TOPIC)
+        sizes = len(PRODUCE), STORED_BYTES, PRODUCED
+        self.bare = {
+            durability: stack.enter_context(
+                servers.bare(durability, directory / f"bare-{durability}", *sizes)
+            )
+            for durability in ("none", "ack")
+        }
 
     def control(self, request: bytes) -> Control:
         count = 200 if self.quick else 1_000
@@ -128,20 +135,21 @@ class Bench:
         )
         return Lone(control, median(times) * US, p99(times) * US, 0.0)
 
-    def on_many(self) -> tuple[float, float]:
-        """Answers a second: of the echo, the mean of before and after, and ours."""
+    def on_many(self) -> tuple[float, float, float]:
+        """Answers a second: of the echo, the mean of before and after, of the bare server, and ours."""
         before = self._on_many(self.echo.ports["echo"], len(PRODUCE))
+        bare = self._on_many(self.bare["ack"].ports["tcp"], len(PRODUCED))
         ours = self._on_many(self.ack.ports["tcp"], len(PRODUCED))
         after = self._on_many(self.echo.ports["echo"], len(PRODUCE))
-        return (before + after) / 2, ours
+        return (before + after) / 2, bare, ours
 
     def _on_many(self, port: int, answer_bytes: int) -> float:
         with ExitStack() as stack:
             connections = [stack.enter_context(connect(port)) for _ in range(CONNECTIONS)]
             return ask_on_many(connections, PRODUCE, answer_bytes, self.limit_s)
 
-    def ahead(self, window: int) -> float:
-        with connect(self.ack.ports["tcp"]) as connection:
+    def ahead(self, server: servers.Process, window: int) -> float:
+        with connect(server.ports["tcp"]) as connection:
             return ask_ahead(connection, PRODUCE, PRODUCED, window, self.limit_s)
 
     def echo_ahead(self, window: int) -> float:
@@ -187,8 +195,14 @@ def lone_table(bench: Bench) -> Table:
         ("none", bench.none, 4, 60),
         ("ack", bench.ack, 8, 120),
     ):
-        found = [bench.lone(server) for _ in range(bench.rounds)]
+        found, bare = [], []
+        for _ in range(bench.rounds):
+            bare.append(bench.lone(bench.bare[durability]))
+            found.append(bench.lone(server))
         what = f"durability {durability}"
+        control = f"control: bare server, {what}"
+        table.add(f"{control}: p50", median([one.p50_us for one in bare]), "us")
+        table.add(f"{control}: server CPU each", median([one.cpu_us for one in bare]), "us")
         add_p50(table, what, found, echoes, flushed=durability == "ack")
         used = median([one.cpu_us for one in found])
         table.rows.append(
@@ -213,20 +227,24 @@ def add_p50(table: Table, what: str, found: list[Lone], most: int, *, flushed: b
 
 def window_table(bench: Bench) -> Table:
     table = Table("RustLog B Produce, one record of 100 bytes a request, durability ack")
-    pairs = [bench.on_many() for _ in range(bench.rounds)]
-    echo = median([echo for echo, _ in pairs])
-    table.add(f"control: echo, {CONNECTIONS} connections, one each under way", echo, "/s")
-    ours = median([ours for _, ours in pairs])
-    ratio = median([ours / echo for echo, ours in pairs])
     what = f"{CONNECTIONS} connections, one each under way"
+    rounds = [bench.on_many() for _ in range(bench.rounds)]
+    table.add(f"control: echo, {what}", median([echo for echo, _, _ in rounds]), "/s")
+    bare = median([bare for _, bare, _ in rounds])
+    share = median([bare / echo for echo, bare, _ in rounds])
+    table.rows.append(Row(f"control: bare server, {what}", bare, "/s", share))
+    ours = median([ours for _, _, ours in rounds])
+    ratio = median([ours / echo for echo, _, ours in rounds])
     table.rows.append(Row(what, ours, "/s", ratio, ">= 0.40 of control", ratio >= 0.4))
     for window, least in ((64, 75_000), (1024, 250_000)):
         echoes = [bench.echo_ahead(window)]
-        found = []
+        found, bares = [], []
         for _ in range(bench.rounds):
-            found.append(bench.ahead(window))
+            bares.append(bench.ahead(bench.bare["ack"], window))
+            found.append(bench.ahead(bench.ack, window))
             echoes.append(bench.echo_ahead(window))
         table.add(f"control: echo, {window:,} under way", median(echoes), "/s")
+        table.add(f"control: bare server, {window:,} under way", median(bares), "/s")
         value = median(found)
         target = f">= {least:,}"
         what = f"one connection, {window:,} under way"
