@@ -14,7 +14,7 @@ from importlib import import_module
 from benchmarks.broker_servers import end_when_told
 from penstock import build_info
 
-SUITES = ("log", "wire", "request", "broker", "quic", "size", "flight", "spark")
+SUITES = ("log", "wire", "request", "broker", "flymq", "quic", "size", "flight", "spark")
 
 
 def main() -> int:

@@ -25,29 +25,32 @@ FETCHED = 1_000
 REPLY_BYTES = HEADER_BYTES + 2 + 28
 
 
-class _Replies:
+class Replies:
     """Counts complete answers, whole frames only; refuses anything that is no answer to PRODUCE."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, opcode: int = PRODUCE) -> None:
         self._size = REPLY_BYTES + len(topic)
+        self._opcode = opcode
         self._left = b""
         self.count = 0
 
     def __call__(self, data: bytes) -> int:
         buffer = self._left + data
         whole = len(buffer) // self._size
-        if buffer[2 : whole * self._size : self._size] != bytes((PRODUCE,)) * whole:
+        if buffer[2 : whole * self._size : self._size] != bytes((self._opcode,)) * whole:
             raise ConnectionError(f"PRODUCE was refused: {buffer[: 3 * self._size]!r}")
         self.count += whole
         self._left = buffer[whole * self._size :]
         return self.count
 
 
-def produce_requests(topic: str) -> list[tuple[bytes, int]]:
+def produce_requests(topic: str, messages: list[bytes] | None = None) -> list[tuple[bytes, int]]:
     """All messages once, one to a request, several requests to a send call."""
-    frames = [
-        encode_request(PRODUCE, m.Produce(topic, b"", message)) for message in make_messages()
-    ]
+    chosen = make_messages() if messages is None else messages
+    return in_parts([encode_request(PRODUCE, m.Produce(topic, b"", one)) for one in chosen])
+
+
+def in_parts(frames: list[bytes]) -> list[tuple[bytes, int]]:
     return [
         (b"".join(frames[at : at + SENT_TOGETHER]), len(frames[at : at + SENT_TOGETHER]))
         for at in range(0, len(frames), SENT_TOGETHER)
@@ -55,12 +58,17 @@ def produce_requests(topic: str) -> list[tuple[bytes, int]]:
 
 
 def produce_rate(
-    port: int, topic: str, requests: list[tuple[bytes, int]], rounds: int, time_limit_s: float
+    port: int,
+    topic: str,
+    requests: list[tuple[bytes, int]],
+    rounds: int,
+    time_limit_s: float,
+    opcode: int = PRODUCE,
 ) -> float:
     """Acknowledged records per second: each request is answered when its record is durable."""
     sending: Iterator[tuple[bytes, int]] = chain.from_iterable(repeat(requests, rounds))
     with connect(port) as connection:
-        answered, took = windowed(connection, sending, WINDOW, _Replies(topic), time_limit_s)
+        answered, took = windowed(connection, sending, WINDOW, Replies(topic, opcode), time_limit_s)
     return answered / took
 
 

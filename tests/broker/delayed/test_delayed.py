@@ -9,8 +9,8 @@ from broker.bench import ANYBODY, Bench
 from kit.partitions import Clock
 
 from penstock.broker.access.access import Principal
+from penstock.broker.delayed.firing import FIRED_AT_ONCE
 from penstock.broker.delayed.hour import HOUR_MS, PREFIX
-from penstock.broker.delayed.messages import FIRED_AT_ONCE
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
 
@@ -173,7 +173,7 @@ def test_across_a_restart(tmp_path: Path, away_ms: int) -> None:
     bench.close()
     again = open_bench(directory, bench.clock.now_us + away_ms * 1_000)
     until(again, lambda: again.broker.delayed.pending + again.broker.delayed.delivered == 3)
-    until(again, lambda: all(hour.loaded for hour in again.broker.delayed._hours.values()))
+    until(again, lambda: all(hour.loaded for hour in again.broker.delayed.hours.values()))
     produce(again, 50)
     assert code_of(lambda: cancel(again, ids[4])) in (Code.UNKNOWN_DELAYED_MESSAGE,)
     passes(again, HOUR_MS, 4)

@@ -12,11 +12,11 @@ from penstock.sessions.flymq import (
     access,
     accounts,
     dead_letters,
+    delays,
     groups,
     reading,
     schemas,
     sharing,
-    timed,
     topics,
     transactions,
 )
@@ -44,7 +44,7 @@ def _admin(operation: Operation, handle: Handle) -> Row:
 
 
 OPERATIONS: Final[dict[int, Row]] = {
-    # PRODUCE comes in runs, which have a function of their own.
+    # PRODUCE and its kin come in runs, which have functions of their own.
     0x01: Row(Operation.PUBLISH, None),
     0x02: Row(Operation.READ_RECORDS, reading.consume),
     0x03: Row(Operation.CREATE_TOPIC, topics.create_topic, changes=True),
@@ -65,13 +65,12 @@ OPERATIONS: Final[dict[int, Row]] = {
     0x20: Row(Operation.READ_DEAD_LETTERS, dead_letters.fetch),
     0x21: Row(Operation.REPLAY_DEAD_LETTER, dead_letters.replay),
     0x22: Row(Operation.PURGE_DEAD_LETTERS, dead_letters.purge),
-    0x30: Row(Operation.PUBLISH, timed.produce_delayed, changes=True),
-    0x31: Row(Operation.CANCEL_DELAYED, timed.cancel_delayed),
-    0x35: Row(Operation.PUBLISH, timed.produce_with_ttl, changes=True),
+    0x30: Row(Operation.PUBLISH, None),
+    0x31: Row(Operation.CANCEL_DELAYED, delays.cancel),
+    0x35: Row(Operation.PUBLISH, None),
     0x40: Row(Operation.OPEN_TRANSACTION, transactions.begin),
     0x41: Row(Operation.END_TRANSACTION, transactions.commit),
     0x42: Row(Operation.END_TRANSACTION, transactions.roll_back),
-    # In runs, as PRODUCE.
     0x43: Row(Operation.PUBLISH, None),
     0x50: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),
     0x51: Row(Operation.CHANGE_CLUSTER, topics.change_cluster),

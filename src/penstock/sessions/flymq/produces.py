@@ -1,11 +1,12 @@
-"""PRODUCE: a run of them is one batch for each partition, and one answer that holds a reply for each.
+"""PRODUCE and PRODUCE_WITH_TTL: a run of them is one batch for each partition, and one answer that holds
+a reply for each.
 
 A run comes from one read (wire/flymq/produce.py), so no request is delayed for it. Partitions are as the
 peer says; where it says none, they follow from the keys, and records without a key take turns.
 """
 
 from penstock.broker.access.rights import Operation
-from penstock.broker.errors import BrokerError, Code, RecordTooLarge
+from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
 from penstock.broker.records import Part, Records
 from penstock.broker.schemas.binding import dead_letter_place
 from penstock.broker.schemas.violations import SchemaViolation
@@ -14,16 +15,14 @@ from penstock.log.engine import AppendToken
 from penstock.sessions.base import Slot
 from penstock.sessions.flymq.conversation import Conversation
 from penstock.wire.flymq import messages as m
-from penstock.wire.flymq.opcodes import encode_reply
+from penstock.wire.flymq.opcodes import OPCODES, encode_reply
 from penstock.wire.flymq.produce import (
     ANY_PARTITION,
-    PRODUCE,
     ProduceRun,
     encode_produced,
     encode_produced_one,
 )
 
-NAME = "PRODUCE"
 MILLISECOND_US = 1_000
 
 
@@ -32,18 +31,39 @@ def produce(session: Conversation, run: ProduceRun) -> None:
     session.counters.frames_in += count
     session.counters.frames_out += count
     session.counters.messages_in += count
+    _produce(session, run)
+
+
+def _produce(session: Conversation, run: ProduceRun) -> None:
+    expiries: list[int] | None = None
+    if run.times_ms:
+        try:
+            expiries = _expiries(session, run)
+        except PenstockError as error:
+            if len(run.values) == 1 or is_refused(error):
+                session.answer(error_to(session, run, error) * len(run.values))
+                return
+            for row in range(len(run.values)):  # the others are stored
+                _produce(session, run.single(row))
+            return
     slot = session.hold(run.size)
     answers = _Answers(session, run, slot)
     try:
-        parts = _parts(session, run)
-    except PenstockError as error:
-        slot.reply = answers.error(error) * count
+        parts = _parts(session, run, Records(run.values, run.keys, expiries=expiries))
+    except PenstockError as refused:
+        # Not `error` again: compiled, a name has one type in a function.
+        slot.reply = error_to(session, run, refused) * len(run.values)
         return
     answers.begin(parts)
 
 
-def _parts(session: Conversation, run: ProduceRun) -> list[Part]:
-    records = Records(run.values, run.keys)
+def _expiries(session: Conversation, run: ProduceRun) -> list[int]:
+    """When each of them expires. Raises INVALID_REQUEST where one has no possible time to live."""
+    session.port.require(session.principal, Operation.PUBLISH, run.topic_name)
+    return [session.port.expiry_us(ttl_ms) for ttl_ms in run.times_ms]
+
+
+def _parts(session: Conversation, run: ProduceRun, records: Records) -> list[Part]:
     if run.partition == ANY_PARTITION:
         return session.port.place(session.principal, run.topic_name, records)
     session.port.require(session.principal, Operation.PUBLISH, run.topic_name)
@@ -51,6 +71,18 @@ def _parts(session: Conversation, run: ProduceRun) -> list[Part]:
     if not 0 <= run.partition < info.partitions:
         raise BrokerError(Code.UNKNOWN_PARTITION)
     return [Part(run.partition, records, None)]
+
+
+def is_refused(error: PenstockError) -> bool:
+    """Whether it is about the peer, and so about every message of a run."""
+    code = from_exception(error).code
+    return code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORIZED, Code.SHUTTING_DOWN)
+
+
+def error_to(session: Conversation, run: ProduceRun, error: BaseException) -> bytes:
+    """The ERROR for one message of the run."""
+    place = m.Produce(run.topic_name, b"", b"", run.partition)
+    return session.error_to(OPCODES[run.opcode].name, place, error)
 
 
 class _Answers:
@@ -65,10 +97,6 @@ class _Answers:
         self._left = 0
         # By record, where the run went to more than one partition.
         self._replies: list[bytes] = []
-
-    def error(self, error: BaseException) -> bytes:
-        place = m.Produce(self._run.topic_name, b"", b"", self._run.partition)
-        return self._session.error_to(NAME, place, error)
 
     def begin(self, parts: list[Part]) -> None:
         """Every part is counted before the first is appended: its callback may come at once."""
@@ -120,7 +148,7 @@ class _Answers:
             self._divert(part.records, violation, [rows[one] for one in violation.refused()])
         else:
             for one in violation.refused():
-                self._replies[rows[one]] = self.error(violation.of(one))
+                self._replies[rows[one]] = error_to(self._session, self._run, violation.of(one))
         if not fitting:
             self._part_is_done()
             return
@@ -154,7 +182,7 @@ class _Answers:
                 self._run.key_size(row),
                 len(self._run.values[row]),
             )
-            self._replies[row] = encode_reply(PRODUCE, stored)
+            self._replies[row] = encode_reply(self._run.opcode, stored)
         self._part_is_done()
 
     def _written(self, part: Part, token: AppendToken) -> None:
@@ -173,7 +201,7 @@ class _Answers:
         self._part_is_done()
 
     def _refuse(self, part: Part, error: BaseException) -> None:
-        reply = self.error(error)
+        reply = error_to(self._session, self._run, error)
         if part.rows is None:
             self._slot.reply = reply * len(self._run.values)
         for row in part.rows or ():

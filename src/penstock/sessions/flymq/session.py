@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.log.engine import Pending
 from penstock.sessions.flymq.accounts import is_own
 from penstock.sessions.flymq.conversation import Call, Conversation
+from penstock.sessions.flymq.delays import delay
 from penstock.sessions.flymq.operations import OPERATIONS, Row
 from penstock.sessions.flymq.produces import produce
 from penstock.sessions.flymq.refusals import not_supported
@@ -22,8 +23,8 @@ from penstock.wire.flymq.frames import MAX_PAYLOAD_BYTES, SDK, Frame
 from penstock.wire.flymq.gzip import check_compression, inflated
 from penstock.wire.flymq.opcodes import OPCODES, Decoded, Opcode
 from penstock.wire.flymq.produce import (
-    PRODUCE,
-    TXN_PRODUCE,
+    IN_RUNS,
+    PRODUCE_DELAYED,
     Item,
     ProduceRun,
     decode_produce,
@@ -81,10 +82,12 @@ class FlyMQSession(Conversation):
         return True
 
     def _produce(self, run: ProduceRun) -> None:
-        if run.transaction is None:
-            produce(self, run)
-        else:
+        if run.transaction is not None:
             stage(self, run, run.transaction.decode())
+        elif run.opcode == PRODUCE_DELAYED:
+            delay(self, run)
+        else:
+            produce(self, run)
 
     def _count_frame(self) -> None:
         self.counters.frames_in += 1
@@ -113,8 +116,7 @@ class FlyMQSession(Conversation):
             payload = inflation.result()
         if opcode is None:
             raise BrokerError(Code.INVALID_REQUEST, f"unknown opcode: {frame.opcode}")
-        in_runs = frame.opcode in (PRODUCE, TXN_PRODUCE)
-        run = decode_produce(payload, frame.opcode) if in_runs else None
+        run = decode_produce(payload, frame.opcode) if frame.opcode in IN_RUNS else None
         return opcode.decode_request(payload) if run is None else run
 
     # --- requests ---------------------------------------------------------------------------------
