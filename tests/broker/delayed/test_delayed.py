@@ -13,6 +13,9 @@ from penstock.broker.delayed.firing import FIRED_AT_ONCE
 from penstock.broker.delayed.hour import HOUR_MS, PREFIX
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
+from penstock.log.batch.format import Batch
+from penstock.log.partitions.tokens import AppendToken
+from penstock.log.settings import TopicSettings
 
 START_US = 1_700_000_000_000_000
 DAY_MS = 24 * HOUR_MS
@@ -94,6 +97,88 @@ def test_a_delay_below_nothing_is_none(bench: Bench) -> None:
     produce(bench, -5, 0)
     passes(bench, 1, 2)
     assert values(bench) == [b"-5", b"0"]
+
+
+class Appending:
+    """The engine, with another way to append."""
+
+    def __init__(self, bench: Bench, append: Callable[[str, int, Batch], AppendToken]) -> None:
+        self._engine = bench.engine
+        self.append = append
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+
+def test_a_run_goes_to_its_hours(bench: Bench) -> None:
+    """Its ids stand in the order of the messages, and cancel the right ones."""
+    delays_ms = [HOUR_MS, 100, 50, 3 * HOUR_MS, 100, HOUR_MS]
+    names = [b"%d" % number for number in range(len(delays_ms))]
+    accepted = bench.broker.delayed.produce_run(ANYBODY, "t", names, delays_ms)
+    until(bench, lambda: accepted.done)
+    parts = accepted.in_order()
+    assert [part.first_row for part in parts] == [0, 1, 3, 4, 5]
+    assert sum(part.count for part in parts) == len(names)
+    assert all(part.error is None for part in parts)
+    cancel(bench, parts[1].first_id)  # 1
+    cancel(bench, parts[4].first_id)  # 5
+    passes(bench, 100, 2)
+    assert values(bench) == [b"2", b"4"]
+    passes(bench, HOUR_MS, 3)
+    passes(bench, 2 * HOUR_MS, 4)
+    assert values(bench)[2:] == [b"0", b"3"]
+
+
+def test_a_run_is_taken_whole_or_not_at_all(bench: Bench) -> None:
+    def run(delays_ms: list[int], found: list[bytes], who: Principal = ANYBODY) -> Code:
+        return code_of(lambda: bench.broker.delayed.produce_run(who, "t", found, delays_ms))
+
+    assert run([1, 25 * HOUR_MS], [b"a", b"b"]) is Code.INVALID_REQUEST
+    assert run([1, 1], [b"a", bytes(TopicSettings().record_bytes + 1)]) is Code.RECORD_TOO_LARGE
+    assert run([1], [b"a"], Principal("r", "reader")) is Code.NOT_AUTHORIZED
+    assert bench.broker.delayed.pending == 0 and not hours(bench)
+
+
+def test_an_append_that_fails_is_told_to_its_runs(bench: Bench) -> None:
+    appended: list[object] = []
+
+    def failing(topic: str, partition: int, batch: Batch) -> AppendToken:
+        appended.append(topic)
+        raise OSError(5, "broken")
+
+    bench.broker.engine = Appending(bench, failing)  # type: ignore[assignment]  # a stand-in
+    one = bench.broker.delayed.produce(ANYBODY, "t", b"a", 100)
+    two = bench.broker.delayed.produce_run(ANYBODY, "t", [b"b", b"c"], [100, 2 * HOUR_MS])
+    until(bench, lambda: one.done and two.done)
+    bench.broker.engine = bench.engine
+    assert isinstance(one.error, OSError) and len(appended) == 2
+    assert [type(part.error) for part in two.in_order()] == [OSError, OSError]
+    produce(bench, 200)
+    passes(bench, 200, 1)
+    assert values(bench) == [b"200"]
+
+
+def test_nothing_passes_one_that_is_being_cancelled(bench: Bench) -> None:
+    """Until its cancel is stored, or is not: then it is delivered in its turn."""
+    first, _ = produce(bench, 100, 200)
+    tokens: list[AppendToken] = []
+
+    def held(topic: str, partition: int, batch: Batch) -> AppendToken:
+        tokens.append(AppendToken(1))
+        return tokens[-1]
+
+    bench.broker.engine = Appending(bench, held)  # type: ignore[assignment]  # a stand-in
+    done = bench.broker.delayed.cancel(ANYBODY, first)
+    until(bench, lambda: tokens)
+    bench.broker.engine = bench.engine
+    bench.advance(300)
+    bench.run_posted()
+    assert values(bench) == [] and bench.broker.delayed.delivered == 0
+    tokens[0].error = OSError(28, "full")
+    tokens[0].complete()
+    assert isinstance(done.error, OSError)
+    until(bench, lambda: bench.broker.delayed.delivered == 2)
+    assert values(bench) == [b"100", b"200"]
 
 
 def test_an_earlier_one_goes_before_those_that_wait(bench: Bench) -> None:

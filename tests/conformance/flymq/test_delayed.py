@@ -66,6 +66,23 @@ def test_a_delay_that_is_too_long(peer: FlyMQPeer, topic: str, dialect: str) -> 
     assert (reply.error if dialect == "spec" else reply.sdk_error[1].rstrip()) == words
 
 
+@pytest.mark.parametrize("opcode", [0x30, 0x35])
+def test_in_a_run_only_the_bad_ones_are_refused(peer: FlyMQPeer, topic: str, opcode: int) -> None:
+    """Too long a delay, and a time to live that no clock can hold: each in its place of the answers."""
+    bad = 1 << 60
+    times_ms = [HOUR_MS, bad, HOUR_MS + 1, bad, bad, HOUR_MS]
+    payloads = [delayed(topic, b"%d" % number, one) for number, one in enumerate(times_ms)]
+    peer.send(b"".join(frame(opcode, one) for one in payloads))
+    answers = [peer.hear() for _ in times_ms]
+    assert [one.opcode for one in answers] == [
+        0xFF if time_ms == bad else opcode for time_ms in times_ms
+    ]
+    offsets = [placed(one.payload)[1] for one in answers if one.opcode == opcode]
+    assert len(set(offsets)) == 3
+    if opcode == 0x35:
+        assert offsets == [0, 1, 2] and everything(peer, topic) == [b"0", b"2", b"5"]
+
+
 def test_each_message_once_across_kills(tmp_path: Path) -> None:
     """Killed while messages are delivered: what was answered comes, and comes once."""
     answered: set[bytes] = set()

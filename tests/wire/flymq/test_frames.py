@@ -19,10 +19,12 @@ from penstock.wire.flymq.frames import (
 from penstock.wire.flymq.gzip import check_compression, inflated
 from penstock.wire.flymq.produce import (
     MAX_RUN_BYTES,
+    MAX_TIMED_MESSAGES,
     ProduceRun,
     decode_produce,
     encode_produced,
     encode_produced_one,
+    encode_produced_rows,
     split_requests,
 )
 
@@ -32,11 +34,18 @@ every_way = pytest.mark.parametrize("feed", WAYS)
 
 def shown(result: SplitResult, data: bytes) -> list[object]:
     """Requests in order: a PRODUCE as (topic, key, value, partition), TXN_PRODUCE with its transaction
-    behind them, others as (opcode, flags, size)."""
+    behind them, those with a time with opcode and time, others as (opcode, flags, size)."""
     found: list[object] = []
     for item in result[0]:
         if isinstance(item, ProduceRun):
             transaction = () if item.transaction is None else (item.transaction,)
+            if item.times_ms:
+                assert item.keys is None and len(item.times_ms) == len(item.values)
+                found += [
+                    (item.topic_name, None, value, item.partition, item.opcode, time_ms)
+                    for value, time_ms in zip(item.values, item.times_ms, strict=True)
+                ]
+                continue
             keys = item.keys if item.keys is not None else [None] * len(item.values)
             found += [
                 (item.topic_name, key, value, item.partition, *transaction)
@@ -50,6 +59,10 @@ def shown(result: SplitResult, data: bytes) -> list[object]:
 
 def staged(transaction: str, topic: str, value: bytes) -> bytes:
     return text(transaction) + text(topic) + blob(value)
+
+
+def timed(topic: str, value: bytes, time_ms: int) -> bytes:
+    return text(topic) + blob(value) + struct.pack(">q", time_ms)
 
 
 STREAM = [
@@ -72,6 +85,14 @@ STREAM = [
     frame(0x43, gzip.compress(staged("txn-2", "u", b"m"), mtime=0), 0x03),
     frame(0x43, b"\x00\x01\xff" + staged("", "u", b"n")[2:]),
     frame(0x43, staged("txn-2", "u", b"o")[:-1]),
+    frame(0x30, timed("t", b"p", 5)),
+    frame(0x30, timed("t", b"", -1) + b"behind"),
+    frame(0x35, timed("t", b"q", 1 << 40)),
+    frame(0x35, timed("u", b"r", 7)),
+    frame(0x01, produce("u", b"s")),
+    frame(0x30, timed("u", b"t", 8)[:-1]),
+    frame(0x30, b"\x00\x01\xff" + timed("", b"u", 9)[2:]),
+    frame(0x35, gzip.compress(timed("u", b"v", 10), mtime=0), 0x03),
 ]
 EXPECTED: list[object] = [
     ("t", b"k", b"a", -1),
@@ -93,6 +114,14 @@ EXPECTED: list[object] = [
     (0x43, 3, len(STREAM[16]) - 8),
     (0x43, 1, len(STREAM[17]) - 8),
     (0x43, 1, len(STREAM[18]) - 8),
+    ("t", None, b"p", -1, 0x30, 5),
+    ("t", None, b"", -1, 0x30, -1),
+    ("t", None, b"q", -1, 0x35, 1 << 40),
+    ("u", None, b"r", -1, 0x35, 7),
+    ("u", None, b"s", -1),
+    (0x30, 1, len(STREAM[24]) - 8),
+    (0x30, 1, len(STREAM[25]) - 8),
+    (0x35, 3, len(STREAM[26]) - 8),
 ]
 
 
@@ -108,10 +137,29 @@ def test_what_follows_each_other_is_one_run() -> None:
     data = b"".join(STREAM)
     items = split_requests(data, 0, len(data))[0]
     sizes = [len(item.values) if isinstance(item, ProduceRun) else 0 for item in items]
-    assert sizes == [2, 1, 0, 2, 0, 0, 0, 0, 2, 1, 1, 1, 1, 0, 0, 0]
+    assert sizes == [2, 1, 0, 2, 0, 0, 0, 0, 2, 1, 1, 1, 1, 0, 0, 0, 2, 1, 1, 1, 0, 0, 0]
     assert sum(item.size for item in items if isinstance(item, ProduceRun)) == sum(
-        len(STREAM[number]) for number in (0, 1, 2, 4, 5, *range(10, 16))
+        len(STREAM[number]) for number in (0, 1, 2, 4, 5, *range(10, 16), *range(19, 24))
     )
+
+
+def test_a_run_of_messages_with_times_ends_after_some() -> None:
+    data = frame(0x30, timed("t", b"", 1)) * (2 * MAX_TIMED_MESSAGES + 1)
+    items = split_requests(data, 0, len(data))[0]
+    sizes = [len(item.times_ms) for item in items if isinstance(item, ProduceRun)]
+    assert sizes == [MAX_TIMED_MESSAGES, MAX_TIMED_MESSAGES, 1]
+
+
+@pytest.mark.parametrize("opcode", [0x30, 0x35])
+def test_one_message_with_a_time(opcode: int) -> None:
+    payload = timed("topic", b"value", 12)
+    run = decode_produce(payload, opcode)
+    assert run is not None and (run.opcode, run.values, run.times_ms) == (opcode, [b"value"], [12])
+    assert run.single(0).times_ms == [12] and run.single(0).opcode == opcode
+    for size in range(len(payload)):
+        assert decode_produce(payload[:size], opcode) is None
+    reply = struct.pack(">iqqii", 0, 9, 77, -1, 5)
+    assert encode_produced_rows(run, 0, 1, 0, 9, 77) == frame(opcode, text("topic") + reply)
 
 
 def test_a_run_ends_where_it_is_large_enough() -> None:

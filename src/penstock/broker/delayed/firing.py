@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 FIRED_AT_ONCE: Final = 2_000
 # And of large ones: what is over it waits for the next one. A single message may pass it.
 FIRED_BYTES: Final = 4 * 1024 * 1024
+# A transaction costs several flushes, whatever its size: none begins sooner after another one than this,
+# unless a message has waited as long.
+FIRE_EVERY_MS: Final = 10
 # A disk that cannot be read may recover; what is damaged must not hold up the others for ever.
 READ_ATTEMPTS: Final = 10
 # After a delivery that failed, and at the longest between two looks at the clock.
@@ -39,6 +42,8 @@ class Firing:
         self._messages = messages
         self._broker = messages.broker
         self._busy = False
+        # When the last delivery began; 0 when it was full: then more wait.
+        self._began_ms = 0
         self._armed_ms: int | None = None
         self._preparing = False
         self._warned = False
@@ -58,7 +63,8 @@ class Firing:
         now_ms = self._messages.now_ms()
         if due_ms <= now_ms and due_ms > self._messages.settled_ms(now_ms):
             return
-        wake_ms = min(max(due_ms, now_ms), now_ms + int(RETRY_S * 1_000))
+        wake_ms = max(due_ms, now_ms, min(self._began_ms, due_ms) + FIRE_EVERY_MS)
+        wake_ms = min(wake_ms, now_ms + int(RETRY_S * 1_000))
         if self._armed_ms is None or wake_ms < self._armed_ms:
             self._armed_ms = wake_ms
             self._broker.later((wake_ms - now_ms) / 1_000, lambda: self._wake(wake_ms))
@@ -99,6 +105,8 @@ class Firing:
             taken = hour.take(until_ms, FIRED_AT_ONCE)
             if taken.offsets:
                 self._busy = True
+                full = len(taken.offsets) == FIRED_AT_ONCE
+                self._began_ms = 0 if full else messages.now_ms()
                 self._read(hour, taken, READ_ATTEMPTS)
                 return
             if not messages.is_over(hour):
@@ -127,6 +135,7 @@ class Firing:
             size += len(value)
             if size > FIRED_BYTES and row:
                 hour.put_back(taken, row, taken.last(row))
+                self._began_ms = 0
                 break
             if topic is not None:
                 values = by_topic.get(topic)
@@ -167,7 +176,7 @@ class Firing:
             self._busy = False
             hour.marks += 1
             self.delivered += count
-            self.fire()
+            self.arm()
 
         broker.aside(lambda: broker.engine.transactions.commit_at_once(name, targets)).on_done(done)
 
