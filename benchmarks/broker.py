@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import broker_flymq as flymq
 from benchmarks import broker_servers as servers
-from benchmarks import broker_transactions as transactions
 from benchmarks.broker_blipmq import (
     Publisher,
     delivery_rate,
@@ -122,23 +120,6 @@ class Bench:
             "fetch", self.server, lambda: fetch_rate(self.port, topic, self.watermark, limit_s)
         )
 
-    def flymq_produce(self, topic: str, rounds: int) -> Call:
-        requests = flymq.produce_requests(topic)
-        limit_s = 1.0 if self.quick else 3.0
-        return self.watched(
-            topic,
-            self.server,
-            lambda: flymq.produce_rate(self.port, topic, requests, rounds, limit_s),
-        )
-
-    def flymq_fetch(self, name: str, topic: str, *, binary: bool) -> Call:
-        limit_s = 1.0 if self.quick else 3.0
-
-        def run() -> float:
-            return flymq.fetch_rate(self.port, topic, self.watermark, limit_s, binary=binary)
-
-        return self.watched(name, self.server, run)
-
     def nats(self, name: str, sync_interval: str | None) -> Call:
         server = self._stack.enter_context(servers.nats(self.directory / name, sync_interval))
         stream = JetStream(server.ports["nats"], ALWAYS_WINDOW if sync_interval else WINDOW)
@@ -170,36 +151,12 @@ def tables(quick: bool) -> Iterator[Table]:
             "fanout": bench.fan_out(),
             "produce": bench.produce("produce", RECORDS, 5 if quick else 20),
             "fetch": bench.fetch("produce"),
-            "flymq": bench.flymq_produce("flymq", 5 if quick else 20),
-            "flymq fetch": bench.flymq_fetch("flymq fetch", "flymq", binary=False),
-            "flymq binary": bench.flymq_fetch("flymq binary", "flymq", binary=True),
         }
         yield broker_table(published, quiet, Found(calls, rounds, limit_s))
-        yield transaction_table(bench.port, 10 if quick else 40)
         yield nats_table(bench, rounds, limit_s, publishing["qos1"], calls["produce"])
         add_generators(work, bench)
         yield work
     yield connections_table(quick)
-
-
-def transaction_table(port: int, rounds: int) -> Table:
-    count, parts = transactions.MESSAGES, len(transactions.TOPICS)
-    table = Table(f"FlyMQ, {count:,} messages of 100 bytes over {parts} partitions, durability ack")
-    found = transactions.measure(port, rounds)
-    table.add("PRODUCE, pipelined, until all durable", found.plain_ms, "ms")
-    ratio = found.transaction_ms / found.plain_ms
-    most = transactions.MOST_MORE_MS
-    table.rows.append(
-        Row(
-            f"in a transaction: {found.more_ms:.1f} ms more",
-            found.transaction_ms,
-            "ms",
-            ratio,
-            f"< {most:g} ms more",
-            found.more_ms < most,
-        )
-    )
-    return table
 
 
 def broker_table(published: Found, quiet: Sequence[int], found: Found) -> Table:
@@ -217,9 +174,6 @@ def broker_table(published: Found, quiet: Sequence[int], found: Found) -> Table:
             ("fanout", f"BlipMQ fan-out to {SUBSCRIPTIONS} QoS0 subscriptions, sum", 600_000),
             ("produce", f"RustLog J Produce, {RECORDS:,} records each", 250_000),
             ("fetch", "RustLog J Fetch, 256 KiB each", 250_000),
-            ("flymq", f"FlyMQ PRODUCE, {flymq.WINDOW:,} under way", 400_000),
-            ("flymq fetch", f"FlyMQ FETCH, {flymq.FETCHED:,} each", 2_500_000),
-            ("flymq binary", f"FlyMQ FETCH_BINARY, {flymq.FETCHED:,} each", 2_500_000),
         )
     ]
     return table

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from benchmarks import broker_flymq as flymq
 from benchmarks import broker_servers as servers
-from benchmarks import broker_transactions as transactions
 from benchmarks import flymq_delayed as delayed
+from benchmarks import flymq_load as load
+from benchmarks import flymq_transactions as transactions
 from benchmarks.broker_blipmq import KEY, Publisher, publish_rate
 from benchmarks.broker_found import UNIT, Call, Found
 from benchmarks.broker_load import TIMEOUT_S, Watermark, connect, make_messages
@@ -86,17 +86,17 @@ class Bench:
     def produce(
         self, topic: str, rounds: int, limit_s: float, messages: list[bytes] | None = None
     ) -> Call:
-        requests = flymq.produce_requests(topic, messages)
-        return lambda: flymq.produce_rate(self.port, topic, requests, rounds, limit_s)
+        requests = load.produce_requests(topic, messages)
+        return lambda: load.produce_rate(self.port, topic, requests, rounds, limit_s)
 
     def expiring(self, topic: str, rounds: int, limit_s: float) -> Call:
-        requests = flymq.in_parts(
+        requests = load.in_parts(
             [
                 encode_request(PRODUCE_WITH_TTL, a.ProduceWithTtl(topic, message, HOUR_MS))
                 for message in make_messages()
             ]
         )
-        return lambda: flymq.produce_rate(
+        return lambda: load.produce_rate(
             self.port, topic, requests, rounds, limit_s, PRODUCE_WITH_TTL
         )
 
@@ -105,7 +105,7 @@ class Bench:
         return lambda: delayed.produce_rate(self.port, topic, requests, count, limit_s)
 
     def fetch(self, topic: str, limit_s: float, *, binary: bool) -> Call:
-        return lambda: flymq.fetch_rate(self.port, topic, self.watermark, limit_s, binary=binary)
+        return lambda: load.fetch_rate(self.port, topic, self.watermark, limit_s, binary=binary)
 
     def bind(self, topic: str) -> None:
         definition = json.dumps(SCHEMA)
@@ -159,10 +159,10 @@ def rates_table(bench: Bench, quick: bool) -> Table:
     table.rows += [
         found.row_at_least(what, name, "control", least)
         for name, what, least in (
-            ("produce", f"PRODUCE, {flymq.WINDOW:,} under way", 400_000),
-            ("fetch", f"FETCH, {flymq.FETCHED:,} each", 2_500_000),
-            ("binary", f"FETCH_BINARY, {flymq.FETCHED:,} each", 2_500_000),
-            ("delayed", f"PRODUCE_DELAYED, {flymq.WINDOW:,} under way", 50_000),
+            ("produce", f"PRODUCE, {load.WINDOW:,} under way", 400_000),
+            ("fetch", f"FETCH, {load.FETCHED:,} each", 2_500_000),
+            ("binary", f"FETCH_BINARY, {load.FETCHED:,} each", 2_500_000),
+            ("delayed", f"PRODUCE_DELAYED, {load.WINDOW:,} under way", 50_000),
         )
     ]
     table.rows.append(found.row("PRODUCE_WITH_TTL, as many", "ttl", "control"))
@@ -230,13 +230,11 @@ def lateness_table(bench: Bench, quick: bool) -> Table:
 def pending_table(server: servers.Process, quick: bool) -> Table:
     """The memory for recent batches is filled first: ordinary messages fill it as well."""
     port, pending = server.ports["tcp"], 200_000 if quick else PENDING
-    requests = flymq.produce_requests("ordinary")
+    requests = load.produce_requests("ordinary")
 
     def ordinary() -> float:
         runs = 2 if quick else 7
-        return median(
-            [flymq.produce_rate(port, "ordinary", requests, 10, 2.0) for _ in range(runs)]
-        )
+        return median([load.produce_rate(port, "ordinary", requests, 10, 2.0) for _ in range(runs)])
 
     ordinary()
     without = ordinary()

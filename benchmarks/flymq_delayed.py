@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.broker_flymq import WINDOW, Replies, in_parts
 from benchmarks.broker_load import connect, make_messages, receive_exactly
 from benchmarks.broker_servers import Process
 from benchmarks.broker_window import windowed
+from benchmarks.flymq_load import WINDOW, Replies, in_parts
 from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.frames import ERROR, HEADER_BYTES

@@ -196,6 +196,7 @@ class Server:
         # In a thread: those that the engine waits for may wait for a completion on this loop.
         self._closing.append(lambda: asyncio.to_thread(self.engine.close))
         self._assemble(loop, outbox)
+        await asyncio.to_thread(self.broker.schemas.prepare)
         if self._http_listener is None:
             await self._start_http()
         await self._start_flight()

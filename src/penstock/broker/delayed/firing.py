@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.delayed.hour import MARKS, PLACE, SECOND_MS, Hour, Taken
 from penstock.broker.delayed.reading import Reading
-from penstock.broker.delivery.dead_letters import ITSELF
+from penstock.broker.delayed.targets import targets_of
 from penstock.broker.errors import BrokerError
-from penstock.broker.records import Records
 from penstock.log.batch.format import encode_values
 from penstock.log.engine import Pending, Target
-from penstock.log.errors import LogError
+from penstock.log.errors import LogError, TooLarge, UnknownTopic
 
 if TYPE_CHECKING:
     from penstock.broker.delayed.messages import DelayedMessages
@@ -145,8 +144,10 @@ class Firing:
         self._commit(hour, taken, by_topic)
 
     def _commit(self, hour: Hour, taken: Taken, values: dict[bytes, list[bytes]]) -> None:
+        targets: list[Target] = []
         try:
-            targets = [self._target(topic.decode(), found) for topic, found in values.items()]
+            for topic, found in values.items():
+                targets += targets_of(self._broker, topic.decode(), found)
         except (
             BrokerError,
             LogError,
@@ -156,27 +157,33 @@ class Firing:
         place = PLACE.pack(*taken.last(len(taken.offsets)))
         targets.append((hour.name, MARKS, encode_values([place], self._broker.clock_us())))
         name = f"{hour.name}-{hour.marks}"
-        self._transact(hour, name, targets, sum(map(len, values.values())))
+        count = sum(map(len, values.values()))
+        self._transact(hour, name, targets, count, lambda: self._commit(hour, taken, values))
 
-    def _target(self, topic: str, values: list[bytes]) -> Target:
-        records = Records(values)
-        (part,) = self._broker.place(ITSELF, topic, records)
-        return topic, part.partition, records.encoded(self._broker.clock_us)
-
-    def _transact(self, hour: Hour, name: str, targets: list[Target], count: int) -> None:
-        """The name and the content stay the same however often it is tried, so it is written once."""
+    def _transact(
+        self,
+        hour: Hour,
+        name: str,
+        targets: list[Target],
+        count: int,
+        anew: Callable[[], None],
+    ) -> None:
+        """The name and the content stay the same however often it is tried, so it is written once. `anew`
+        begins again with other targets: for a topic that was deleted or changed before it was decided."""
         broker = self._broker
 
         def done(commit: Pending[None]) -> None:
-            if commit.error is not None:
-                again = partial(self._transact, hour, name, targets, count)
+            if isinstance(commit.error, UnknownTopic | TooLarge):
+                self._try_again(commit.error, anew)
+            elif commit.error is not None:
+                again = partial(self._transact, hour, name, targets, count, anew)
                 self._try_again(commit.error, again)
-                return
-            self._warned = False
-            self._busy = False
-            hour.marks += 1
-            self.delivered += count
-            self.arm()
+            else:
+                self._warned = False
+                self._busy = False
+                hour.marks += 1
+                self.delivered += count
+                self.arm()
 
         broker.aside(lambda: broker.engine.transactions.commit_at_once(name, targets)).on_done(done)
 

@@ -4,6 +4,7 @@ A topic is bound by its settings (`schema`, `schema_version`, `on_invalid`). A t
 one look at its settings. Lives on the event loop; `violation` may be called in a thread.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ from penstock.log.settings import TopicSettings
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
+logger = logging.getLogger(__name__)
+
 # Refused records go to this partition of the dead letters: their order is that of the refusals.
 DEAD_LETTER_PARTITION: Final = 0
 # Topics that a refused deletion names.
@@ -32,14 +35,33 @@ class SchemaBinding:
         self._broker = broker
         self.registry = registry
 
+    def prepare(self) -> None:
+        """In a thread, before the first publish: compiles what topics are bound to. Compiled by their first
+        publishes, on the event loop, they would keep everybody waiting."""
+        if not len(self.registry):
+            return
+        for page in walk_topics(self._broker.engine):
+            for info in page:
+                if info.settings.schema:
+                    self._compile(info)
+
+    def _compile(self, info: TopicInfo) -> None:
+        try:
+            self.registry.validator(info.settings.schema, info.settings.schema_version)
+        except BrokerError as error:  # publishes to this topic are refused with it
+            logger.error("topic %r: %s", info.name, error)
+
     # --- topics -----------------------------------------------------------------------------------
 
     def check_settings(self, changes: dict[str, object], settings: TopicSettings) -> None:
-        """Raises UNKNOWN_SCHEMA before a topic is bound to what is not there."""
+        """Raises UNKNOWN_SCHEMA before a topic is bound to what is not there. A thread compiles it: it is
+        usually there before the binding is."""
         name = str(changes.get("schema", settings.schema))
         version = changes.get("schema_version", settings.schema_version)
         if name and ("schema" in changes or "schema_version" in changes):
-            self.registry.validator(name, version if isinstance(version, int) else 0)
+            schema = self.registry.get(name, version if isinstance(version, int) else LATEST)
+            if not self.registry.is_compiled(name, schema.version):
+                self._broker.aside(lambda: self.registry.validator(name, schema.version))
 
     def check_unused(self, name: str, left: Sequence[int]) -> None:
         """Raises SCHEMA_IN_USE when a topic would be left without its schema. In a thread."""

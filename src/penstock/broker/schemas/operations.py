@@ -41,6 +41,13 @@ class SchemaOperations:
         registry = self._registry
         return self._broker.aside(lambda: registry.validator(name, version).errors(message))
 
+    def making(self, name: str) -> Pending[object] | None:
+        """What `errors` would have to wait for: a thread that compiles the schema. None: nothing."""
+        registry = self._registry
+        if registry.is_compiled(name):
+            return None
+        return self._broker.aside(lambda: registry.validator(name))
+
     def errors(self, name: str, message: bytes) -> list[str]:
         """At once, for one message that is published with the name of a schema: needs no right but that
         of the publish."""

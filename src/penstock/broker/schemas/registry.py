@@ -2,14 +2,16 @@
 
 A version never changes, and its number is not given again while its name is there. The same text registered
 again is the same version. Calls that change something wait for the disk and compile definitions, so they
-run in threads (Broker.aside). What is registered is kept in memory and follows the feed of the metadata;
-validators are compiled at their first use.
+run in threads (Broker.aside). What is registered is kept in memory and follows the feed of the metadata.
+Validators are compiled in threads: at registration, at a start those that topics are bound to
+(binding.py), others at their first use.
 
 Knows no topics (binding.py) and no principals.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -140,11 +142,18 @@ class Registry:
             name, version, kept.kind, kept.definition, kept.created_us, subject.compatibility
         )
 
+    def is_compiled(self, name: str, version: int = LATEST) -> bool:
+        """Whether `validator` gives it at once."""
+        return (name, self._number(name, version)) in self._validators
+
+    def _number(self, name: str, version: int) -> int:
+        subject = self._subjects.get(name) if version == LATEST else None
+        return version if subject is None else subject.versions[-1]
+
     def validator(self, name: str, version: int = LATEST) -> Validator:
-        """Raises UNKNOWN_SCHEMA, or SCHEMAS_NOT_INSTALLED where its library is missing."""
-        if version == LATEST:
-            subject = self._subjects.get(name)
-            version = LATEST if subject is None else subject.versions[-1]
+        """Compiled at its first use, which may take long. Raises UNKNOWN_SCHEMA, or SCHEMAS_NOT_INSTALLED
+        where its library is missing."""
+        version = self._number(name, version)
         found = self._validators.get((name, version))
         if found is None:
             schema = self.get(name, version)
@@ -193,6 +202,7 @@ class Registry:
             ]
 
         self._change(edits)
+        self._validators[name, version] = validator
         logger.info("schema %r has version %d (%s)", name, version, kind)
         return self.get(name, version)
 
@@ -229,6 +239,10 @@ class Registry:
             ]
 
         self._change(edits)
+        if name in self._subjects:
+            # Topics that are bound to the latest use another one from now on.
+            with suppress(BrokerError):
+                self.validator(name)
         logger.info("schema %r: %s deleted", name, f"version {version}" if version else "all")
 
     def _change(self, edits: Callable[[], list[Edit]]) -> None:

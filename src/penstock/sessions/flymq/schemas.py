@@ -3,6 +3,8 @@
 from penstock.broker.records import Records
 from penstock.broker.schemas.registry import Schema
 from penstock.broker.schemas.violations import SchemaViolation
+from penstock.errors import PenstockError
+from penstock.log.engine import Pending
 from penstock.sessions.flymq.conversation import Call, Conversation
 from penstock.sessions.flymq.single import publish_one
 from penstock.sessions.flymq.topics import OK
@@ -48,6 +50,27 @@ def produce(
     session: Conversation, call: Call, request: a.ProduceWithSchema | a.SdkProduceWithSchema
 ) -> None:
     session.counters.messages_in += 1
+    making = session.port.schema_operations.making(request.schema)
+    if making is None:
+        _produce(session, call, request)
+        return
+    session.blocking = True
+
+    def made(done: Pending[object]) -> None:
+        session.blocking = False
+        try:
+            done.result()
+            _produce(session, call, request)
+        except PenstockError as error:
+            session.refuse(call, error)
+        session.go_on()
+
+    making.on_done(session.guarded(made))
+
+
+def _produce(
+    session: Conversation, call: Call, request: a.ProduceWithSchema | a.SdkProduceWithSchema
+) -> None:
     errors = session.port.schema_operations.errors(request.schema, request.data)
     if errors:
         raise SchemaViolation(request.schema, {0: " ".join(errors)}, 1, False)
