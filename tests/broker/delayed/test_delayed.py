@@ -258,7 +258,7 @@ def test_across_a_restart(tmp_path: Path, away_ms: int) -> None:
     bench.close()
     again = open_bench(directory, bench.clock.now_us + away_ms * 1_000)
     until(again, lambda: again.broker.delayed.pending + again.broker.delayed.delivered == 3)
-    until(again, lambda: all(hour.loaded for hour in again.broker.delayed.hours.values()))
+    until(again, lambda: all(hour.loaded for hour in again.broker.delayed.by_number.values()))
     produce(again, 50)
     assert code_of(lambda: cancel(again, ids[4])) in (Code.UNKNOWN_DELAYED_MESSAGE,)
     passes(again, HOUR_MS, 4)
