@@ -118,6 +118,21 @@ def test_it_belongs_to_its_principal_on_any_connection(bench: Bench) -> None:
     assert bench.values("a") == [b"1"]
 
 
+def test_a_user_and_a_key_of_the_same_name_are_two_owners(bench: Bench) -> None:
+    """What a user committed under the name alone, before users were owners of their own, is remembered."""
+    bench.broker.accounts.create_user(ANYBODY, "ann", "pw", ["admin"])
+    user = bench.access.users.principal("ann")
+    one = begin(bench, ANN)
+    stage(bench, one, "a", b"1", by=ANN)
+    with pytest.raises(BrokerError, match="transaction not found"):
+        stage(bench, one, "a", b"2", by=user)
+    other = begin(bench, user)
+    assert commit(bench, other, user) is None and commit(bench, other, user) is None
+    assert commit(bench, other, ANN) is Code.TRANSACTION_NOT_OPEN
+    assert commit(bench, one, ANN) is None
+    assert commit(bench, one, user) is None, "as one of before"
+
+
 def test_without_a_login_it_belongs_to_its_connection(bench: Bench) -> None:
     one = begin(bench, ANYBODY, "user")
     stage(bench, one, "a", b"1")

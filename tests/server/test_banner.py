@@ -313,7 +313,7 @@ def test_whether_rustlog_may_write(tmp_path: Path, auto_create: str, before: str
             return live.call(lambda: writing_without_login(broker, sections))
 
         assert state() == {"rustlog": before, "flymq": "ready"}
-        live.call(lambda: broker.ensure_topic(FIRST_TOPIC))
+        live.call(lambda: broker.ensure_topic(FIRST_TOPIC, broker.access.anonymous))
         assert state() == {"rustlog": "ready", "flymq": "ready"}
         broker.access.act_as("rustlog", Principal("anonymous", "nobody"))
         assert state() == {"rustlog": "not allowed", "flymq": "ready"}

@@ -88,13 +88,15 @@ def in_use(running: Running) -> object:
         server.http.names,
         server.http.api.defaults,
         server.config.server.drain_time_us,
+        server.config.audit,
         logging.getLogger().level,
         [type(handler.formatter) for handler in logging.getLogger().handlers],
         flight_settings(server.config, Address("127.0.0.1", 1)),
     )
 
 
-def test_every_option_is_applied_or_named(tmp_path: Path) -> None:
+def test_every_option_is_applied_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a file of the audit trail is made there
     told: list[str] = []
 
     class Heard(logging.Handler):

@@ -13,8 +13,12 @@ from typing import Final, TypeVar
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.accounts import Accounts
 from penstock.broker.access.grants import Grants
+from penstock.broker.access.principal import Origin
 from penstock.broker.access.refusals import Refusals
 from penstock.broker.access.rights import Operation, refusal
+from penstock.broker.audit import events
+from penstock.broker.audit.query import AuditReader
+from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.cache.storing import StoredCache
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delayed.messages import DelayedMessages
@@ -29,9 +33,10 @@ from penstock.broker.delivery.inflight import Run
 from penstock.broker.delivery.subscription import Subscription
 from penstock.broker.delivery.subscriptions import LOOKED_AT_ONCE, TICK_S, Subscriptions
 from penstock.broker.errors import BrokerError, Code
-from penstock.broker.groups import GroupRow, Members, rows_of
+from penstock.broker.groups import GroupRow, Members, all_rows, first_row
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Part, Records, Turns
+from penstock.broker.room import check_limit, check_room
 from penstock.broker.schemas.binding import SchemaBinding, both, fitting
 from penstock.broker.schemas.operations import SchemaOperations
 from penstock.broker.schemas.registry import Registry
@@ -44,7 +49,6 @@ from penstock.log.engine import (
     Pending,
     ReadResult,
     TopicInfo,
-    walk_groups,
     walk_topics,
 )
 from penstock.log.errors import InvalidGroupName
@@ -60,11 +64,10 @@ MILLISECOND_US: Final = 1_000
 # A hundred years: more is a mistake of units, and a time in microseconds has to fit 64 bits.
 MAX_TTL_MS: Final = 100 * 365 * 24 * 3600 * 1000
 
-# The name in the log of a creator without a login.
-WITHOUT_LOGIN: Final = "a client without a login"
 MADE: Final = "topic %r was made, %d partition(s), by %s"
 
 T = TypeVar("T")
+LoginDone = Callable[[Principal | None], None]
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +101,8 @@ class Broker:
         self.stopping = False
         self._schedule = schedule
         self._run = run
+        self.audit = AuditTrail(engine, options.audit, clock_us, schedule)
+        self.audit_reader = AuditReader(engine, lambda: self.audit.options.enabled)
         self.backlog = Backlog(engine.metadata)
         self.subscriptions = Subscriptions(engine, self.backlog, options, clock_us, schedule)
         self.dead_letters = DeadLetters(self)
@@ -109,7 +114,10 @@ class Broker:
         self.refusals = Refusals(clock_us)
         self._grants = Grants(access)
         self.accounts = Accounts(
-            access, lambda: self.options.max_users, lambda: self.options.max_topic_rules
+            access,
+            lambda: self.options.max_users,
+            lambda: self.options.max_topic_rules,
+            self.audit,
         )
         self.members = Members()
         self.cursors, self.fanout = Cursors(self), Fanout(self)
@@ -123,7 +131,6 @@ class Broker:
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
         # Set by the server; a protocol may ask for the metrics too.
         self.render_metrics: Callable[[], Pending[str]] = lambda: self.aside(str)
-        self._told_open_login = False
         self._closed = False
         self.delayed = DelayedMessages(self)
         schedule(TICK_S, self._tick)
@@ -135,29 +142,40 @@ class Broker:
         self.subscriptions.close()
         self.schemas.registry.close()
         self.backlog.flush()
+        self.audit.close()
 
     # --- principals ------------------------------------------------------------------------------
 
-    def login(
-        self,
-        key: str,
-        done: Callable[[Principal | None], None],
-        wanted: Callable[[], bool],
-        address: str,
-    ) -> None:
-        """`address` is the peer's, without its port: addresses take turns where logins wait."""
-        self.access.login(key, done, wanted=wanted, address=address)
+    def login(self, key: str, done: LoginDone, wanted: Callable[[], bool], origin: Origin) -> None:
+        """Every door logs in here, or below. Addresses take turns where logins wait."""
+        done = self._recorded(origin, "", done)
+        self.access.login(key, done, wanted=wanted, address=origin.address)
 
     def login_as(
         self,
         name: str,
         password: str,
-        done: Callable[[Principal | None], None],
+        done: LoginDone,
         wanted: Callable[[], bool],
-        address: str,
+        origin: Origin,
+        open_to_all: bool = False,
     ) -> None:
-        """A user with the password, or a key with its name."""
-        self.access.login_as(name, password, done, wanted=wanted, address=address)
+        """A user with the password, or a key with its name. `open_to_all`: the door welcomes everybody
+        while `login_is_open`, so that no login fails then."""
+        done = self._recorded(origin, name, done, open_to_all)
+        self.access.login_as(name, password, done, wanted=wanted, address=origin.address)
+
+    def _recorded(
+        self, origin: Origin, name: str, done: LoginDone, open_to_all: bool = False
+    ) -> LoginDone:
+        """`done` gets the principal with its origin, when the login is in the audit trail."""
+
+        def told(found: Principal | None) -> None:
+            if found is not None or not open_to_all or self.access.has_logins:
+                self.audit.login(origin, name, found)
+            done(None if found is None else self.access.at(found, origin))
+
+        return told
 
     def has_rights(self, principal: Principal) -> bool:
         """False for a principal that may use no topic at all."""
@@ -169,17 +187,8 @@ class Broker:
         return self._grants.has_any(principal) or self.access.still_valid(principal)
 
     def login_is_open(self) -> bool:
-        """Whether any login is welcome, because there is no user, and no key but that of development. It
-        gives no rights; the log says so once."""
-        if self.access.has_logins:
-            return False
-        if not self._told_open_login:
-            self._told_open_login = True
-            logger.warning(
-                "a client logged in with a name and password that nobody checks:"
-                " there are no users and no API keys"
-            )
-        return True
+        """Whether any login is welcome; it gives no rights."""
+        return self.access.login_is_open()
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -200,18 +209,22 @@ class Broker:
         access = self.access
         version = access.version
         if not access.still_valid(principal):
-            raise BrokerError(Code.NOT_AUTHENTICATED, access.why_invalid(principal))
+            reason = access.why_invalid(principal)
+            self.audit.denied(principal, operation, name, reason)
+            raise BrokerError(Code.NOT_AUTHENTICATED, reason)
         if access.permits(principal, operation, name, topics):
             if not topics:
                 self._grants.note(principal, operation, name, version)
             return
         text = refusal(principal.name, operation, name)
         self.refusals.note(principal.name, operation.name, text)
+        self.audit.denied(principal, operation, name)
         missing_key = operation.needs_key and principal == access.anonymous
         raise BrokerError(Code.NOT_AUTHENTICATED if missing_key else Code.NOT_AUTHORIZED, text)
 
-    def ensure_topic(self, topic: str, by: str = WITHOUT_LOGIN) -> TopicInfo:
-        """The topic, made with the default settings where there is none. `by`: for the log."""
+    def ensure_topic(self, topic: str, by: Principal) -> TopicInfo:
+        """The topic, made with the default settings where there is none. `by`: for the log and the audit
+        trail; the right is checked by who calls this."""
         info = self.engine.topic(topic)
         if info is None:
             if self.stopping:
@@ -219,32 +232,16 @@ class Broker:
             partitions = self.options.default_partitions
             self._check_room(topics=1, partitions=partitions)
             info = self.engine.create_topic(topic, partitions, self.options.default_settings)
-            logger.info(MADE, topic, partitions, by)
+            logger.info(MADE, topic, partitions, by.name)
+            if by.origin.door:  # not the server's own
+                details = {"partitions": partitions, "by": "first use"}
+                self.audit.changed(by, events.TOPIC_CREATED, topic, details)
         return info
 
-    def _check_room(
-        self, *, topics: int = 0, partitions: int = 0, groups: int = 0, subscriptions: int = 0
-    ) -> None:
-        """Raises LIMIT_REACHED if this many more would exceed the limit."""
-        sizes, options = self.engine.sizes(), self.options
-        for what, more, there, most in (
-            ("topics", topics, sizes.topics, options.max_topics),
-            ("partitions", partitions, sizes.partitions, options.max_partitions),
-            ("groups", groups, sizes.groups, options.max_groups),
-            (
-                "subscriptions",
-                subscriptions,
-                len(self.subscriptions),
-                options.max_subscriptions,
-            ),
-        ):
-            if more and there + more > most:
-                wanted = "1 more is" if more == 1 else f"{more} more are"
-                raise BrokerError(
-                    Code.LIMIT_REACHED,
-                    f"there are {there} {what} and {wanted} over limits.{what} = {most};"
-                    " delete some, or raise the limit",
-                )
+    def _check_room(self, *, topics: int = 0, partitions: int = 0, groups: int = 0) -> None:
+        check_room(
+            self.engine.sizes(), self.options, topics=topics, partitions=partitions, groups=groups
+        )
 
     def create_topic(
         self,
@@ -265,7 +262,11 @@ class Broker:
             self._check_room(topics=1, partitions=partitions)
         self.engine.create_topic(topic, partitions, settings)
         logger.info(MADE, topic, partitions, principal.name)
-        return self.engine.topic_durable(topic)
+        durable = self.engine.topic_durable(topic)
+        if durable is None:
+            return None
+        details = {"partitions": partitions}
+        return self.audit.when_done(durable, principal, events.TOPIC_CREATED, topic, details)
 
     def change_topic(
         self,
@@ -275,13 +276,16 @@ class Broker:
         partitions: int | None = None,
     ) -> Pending[object]:
         self.require(principal, Operation.CHANGE_TOPIC, topic)
+        self.audit.protect(topic)
         info = self.engine.topic(topic)
         if info is not None and partitions is not None:
             check_partitions(partitions)
             self._check_room(partitions=max(partitions - info.partitions, 0))
         if info is not None:
             self.schemas.check_settings(changes, info.settings)
-        return self.engine.change_topic(topic, changes, partitions)
+        change = self.engine.change_topic(topic, changes, partitions)
+        told = changes if partitions is None else {**changes, "partitions": partitions}
+        return self.audit.when_done(change, principal, events.TOPIC_CHANGED, topic, told)
 
     def keys_changed(self) -> None:
         """There are other keys of encryption, or keys for the first time."""
@@ -290,7 +294,8 @@ class Broker:
     def purge_topic(self, principal: Principal, topic: str) -> Pending[int]:
         """Removes every record that readers can see; returns the number of bytes freed."""
         self.require(principal, Operation.PURGE_TOPIC, topic)
-        return self.engine.purge_topic(topic)
+        purge = self.engine.purge_topic(topic)
+        return self.audit.when_done(purge, principal, events.TOPIC_PURGED, topic)
 
     def topic(self, topic: str) -> TopicInfo | None:
         return self.engine.topic(topic)
@@ -314,7 +319,7 @@ class Broker:
         info = self.engine.topic(topic)
         change = self.engine.delete_topic(topic)
         change.on_done(lambda done: self._deleted(topic, info, principal.name, done))
-        return change
+        return self.audit.when_done(change, principal, events.TOPIC_DELETED, topic)
 
     def _deleted(
         self, topic: str, info: TopicInfo | None, by: str, change: Pending[object]
@@ -345,7 +350,7 @@ class Broker:
         self.require(principal, Operation.PUBLISH, topic)
         info = self.engine.topic(topic)
         if info is None and partition is None:
-            info = self.ensure_topic(topic, principal.name)
+            info = self.ensure_topic(topic, principal)
         if info is not None and info.settings.schema:
             self.schemas.check(info, records)
         batch = records.encoded(self.clock_us)
@@ -402,7 +407,7 @@ class Broker:
         with a key go to the partition of the key, the others to the one whose turn it is. Nothing is
         published yet."""
         self.require(principal, Operation.PUBLISH, topic)
-        partitions = self.ensure_topic(topic, principal.name).partitions
+        partitions = self.ensure_topic(topic, principal).partitions
         return records.parts(partitions, lambda size: self._turns.take(topic, partitions, size))
 
     def turn(self, topic: str, partitions: int, size: int) -> int:
@@ -424,8 +429,8 @@ class Broker:
             if not self.access.permits(principal, Operation.CREATE_TOPIC, topic):
                 detail = f"no topic named {topic!r}, and {principal.name} may not create it"
                 raise BrokerError(Code.UNKNOWN_TOPIC, detail)
-            self.ensure_topic(topic, principal.name)
-        self._check_room(subscriptions=1)
+            self.ensure_topic(topic, principal)
+        check_limit("subscriptions", 1, len(self.subscriptions), self.options.max_subscriptions)
         subscription = self.subscriptions.create(
             topic, qos, principal, user, self._last_tokens.get(topic) or {}
         )
@@ -505,7 +510,9 @@ class Broker:
     ) -> Pending[object]:
         """Sets the committed offset of any group (admin). The partition must exist."""
         self.require(principal, Operation.RESET_GROUP, topic)
-        return self._move_offset(group, topic, partition, offset)
+        change = self._move_offset(group, topic, partition, offset)
+        details = {"topic": topic, "partition": partition, "offset": offset}
+        return self.audit.when_done(change, principal, events.GROUP_RESET, group, details)
 
     def _move_offset(self, group: str, topic: str, partition: int, offset: int) -> Pending[object]:
         if not self.engine.group(group):
@@ -523,27 +530,20 @@ class Broker:
             raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
         self.members.forget(group, topics)
         self.sharing.forget(group, topics)
-        return self.engine.delete_group(group, topic)
+        change = self.engine.delete_group(group, topic)
+        details = {"topics": ", ".join(topics)}
+        return self.audit.when_done(change, principal, events.GROUP_DELETED, group, details)
 
     def groups(self, principal: Principal) -> list[GroupRow]:
         """Every group on every topic that the principal may read, in order. Takes long: for `aside`."""
-        names = {name for page in walk_groups(self.engine) for name in page}
-        rows = [
-            row
-            for name in names.union(self.members.groups())
-            for row in rows_of(name, dict(self.engine.group(name)), self.members)
-            if self.access.permits(principal, Operation.READ_OFFSETS, row.topic)
-        ]
-        return sorted(rows, key=lambda row: (row.topic, row.group))
+        return all_rows(self.engine, self.members, self.access, principal)
 
     def group(self, principal: Principal, group: str, topic: str | None = None) -> GroupRow:
         """On one topic, or on the first one that the principal may read."""
-        for row in rows_of(group, self.engine.group(group), self.members):
-            if topic in (None, row.topic) and self.access.permits(
-                principal, Operation.READ_OFFSETS, row.topic
-            ):
-                return row
-        raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
+        found = first_row(self.engine, self.members, self.access, principal, group, topic)
+        if found is None:
+            raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {group!r}")
+        return found
 
     def join_group(self, user: object, group: str, topic: str) -> None:
         """The stream of this user reads the topic as a member of the group, until it leaves. Raises

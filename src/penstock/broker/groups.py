@@ -1,13 +1,16 @@
 """Consumer groups as peers list them: their committed offsets by topic, and who reads as their member.
 
 Offsets are the engine's and durable. Members are connections that have said so; they are in memory only and
-go with their connection. Assigns no partitions, and checks no rights.
+go with their connection. Assigns no partitions.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
+from penstock.log.engine import Engine, walk_groups
 
 # Groups and topics that one connection may be a member of: some hundred bytes each.
 MAX_MEMBERSHIPS: Final = 1_000
@@ -91,3 +94,34 @@ def rows_of(
         by_topic.setdefault(topic, []).append((partition, offset))
     for topic in sorted(by_topic):
         yield GroupRow(topic, group, members.count(group, topic), by_topic[topic])
+
+
+def all_rows(
+    engine: Engine, members: Members, access: Access, principal: Principal
+) -> list[GroupRow]:
+    """Every group on every topic that the principal may read, in order."""
+    names = {name for page in walk_groups(engine) for name in page}
+    rows = [
+        row
+        for name in names.union(members.groups())
+        for row in rows_of(name, dict(engine.group(name)), members)
+        if access.permits(principal, Operation.READ_OFFSETS, row.topic)
+    ]
+    return sorted(rows, key=lambda row: (row.topic, row.group))
+
+
+def first_row(
+    engine: Engine,
+    members: Members,
+    access: Access,
+    principal: Principal,
+    group: str,
+    topic: str | None,
+) -> GroupRow | None:
+    """On one topic, or on the first one that the principal may read."""
+    for row in rows_of(group, engine.group(group), members):
+        if topic in (None, row.topic) and access.permits(
+            principal, Operation.READ_OFFSETS, row.topic
+        ):
+            return row
+    return None

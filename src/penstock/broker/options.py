@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from penstock.broker.audit.trail import AuditOptions
 from penstock.log.settings import TopicSettings
 
 SECOND_US = 1_000_000
@@ -48,3 +49,4 @@ class BrokerOptions:
     # Of one principal.
     max_open_transactions: int = 1_000
     max_staged_bytes: int = 64 * 1024**3
+    audit: AuditOptions = AuditOptions()

@@ -5,7 +5,9 @@ from typing import Final, Protocol, TypeVar
 
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.accounts import Accounts
+from penstock.broker.access.principal import Origin
 from penstock.broker.access.rights import Operation
+from penstock.broker.audit.query import AuditReader
 from penstock.broker.cache.storing import StoredCache
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delayed.messages import DelayedMessages
@@ -47,7 +49,7 @@ class Port(Protocol):
         key: str,
         done: Callable[[Principal | None], None],
         wanted: Callable[[], bool],
-        address: str,
+        origin: Origin,
     ) -> None: ...
     def login_as(
         self,
@@ -55,7 +57,8 @@ class Port(Protocol):
         password: str,
         done: Callable[[Principal | None], None],
         wanted: Callable[[], bool],
-        address: str,
+        origin: Origin,
+        open_to_all: bool = False,
     ) -> None: ...
     def login_is_open(self) -> bool: ...
     @property
@@ -69,7 +72,7 @@ class Port(Protocol):
     # topics
     def topic(self, topic: str) -> TopicInfo | None: ...
     def topics(self, principal: Principal) -> Iterator[list[TopicInfo]]: ...
-    def ensure_topic(self, topic: str) -> TopicInfo: ...
+    def ensure_topic(self, topic: str, by: Principal) -> TopicInfo: ...
     def create_topic(
         self, principal: Principal, topic: str, partitions: int
     ) -> Pending[int] | None: ...
@@ -163,6 +166,10 @@ class Port(Protocol):
     # values by name
     @property
     def cache(self) -> StoredCache: ...
+
+    # the audit trail
+    @property
+    def audit_reader(self) -> AuditReader: ...
 
     # transactions of connections
     @property

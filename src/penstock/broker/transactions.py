@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
+from penstock.broker.audit import events
 from penstock.broker.delivery.dead_letters import HEADER_ROOM_BYTES
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
 from penstock.broker.records import Records
@@ -59,10 +60,11 @@ class _Owner:
     """A principal that has begun transactions. Its ids are numbered, so that the engine remembers them as a
     range."""
 
-    __slots__ = ("name", "next_number", "open", "staged_bytes", "stem")
+    __slots__ = ("id", "next_number", "open", "principal", "staged_bytes", "stem")
 
-    def __init__(self, name: str, stem: str) -> None:
-        self.name = name
+    def __init__(self, principal: Principal, stem: str) -> None:
+        self.id = owner_id(principal)
+        self.principal = principal
         self.stem = stem
         self.next_number = 0
         self.open = 0
@@ -92,7 +94,7 @@ class OpenTransaction:
         self.id = id
         self.begun_us = begun_us
         self.owner = owner
-        self.name = own_name(owner.name, id)
+        self.name = own_name(owner.id, id)
         self.user = user
         # By topic, in the order of arrival, and the memory that they take.
         self.records: dict[str, Staged] = {}
@@ -110,6 +112,12 @@ class OpenTransaction:
     @property
     def staged_bytes(self) -> int:
         return self.cost + self.moved_bytes
+
+
+def owner_id(principal: Principal) -> str:
+    """A user and a key of the same name, one of which is gone by now, are two owners. No principal has a
+    tab in its name."""
+    return principal.name if principal.user_id is None else f"user\t{principal.name}"
 
 
 def own_name(owner: str, name: str) -> str:
@@ -167,14 +175,15 @@ class OpenTransactions:
         """The id of a new transaction. Raises LIMIT_REACHED."""
         self._broker.require(principal, Operation.OPEN_TRANSACTION)
         self._refuse_while_stopping()
-        owner = self._owners.get(principal.name)
+        owner = self._owners.get(owner_id(principal))
         if owner is None:
-            owner = self._owners[principal.name] = _Owner(principal.name, self._new_stem())
+            owner = _Owner(principal, self._new_stem())
+            self._owners[owner.id] = owner
         most = self._broker.options.max_open_transactions
         if owner.open >= most:
             raise BrokerError(
                 Code.LIMIT_REACHED,
-                f"{owner.name} has {owner.open} open transactions, limits.transactions_per_key ="
+                f"{principal.name} has {owner.open} open transactions, limits.transactions_per_key ="
                 f" {most}; commit or roll back some, or raise the limit",
             )
         new_id = f"{ID_PREFIX}{owner.stem}-{owner.next_number}"
@@ -304,7 +313,9 @@ class OpenTransactions:
         if found is None or found.ending is not None:
             return None
         self.counters.rolled_back += 1
-        return self._give_up(found)
+        trail, details = self._broker.audit, {"owner": found.owner.principal.name}
+        end = self._give_up(found)
+        return trail.when_done(end, principal, events.TRANSACTION_ABORTED, id, details)
 
     def leave(self, user: object) -> None:
         """The connection is gone: what it began without a login ends with it."""
@@ -320,7 +331,8 @@ class OpenTransactions:
         found = self._open.get(id)
         if found is None:
             return None
-        mine = found.owner.name == principal.name if found.user is None else found.user is user
+        owned = found.owner.id == owner_id(principal)
+        mine = owned if found.user is None else found.user is user
         return found if mine else None
 
     def _check_records(self, topic: str, values: list[bytes]) -> None:
@@ -340,7 +352,7 @@ class OpenTransactions:
         if owner.staged_bytes + more > most:
             raise BrokerError(
                 Code.LIMIT_REACHED,
-                f"{owner.name} has staged {owner.staged_bytes} bytes and {more} more are over"
+                f"{owner.principal.name} has staged {owner.staged_bytes} bytes and {more} more are over"
                 f" limits.staged_bytes_per_key = {most};"
                 " commit or roll back some, or raise the limit",
             )
@@ -353,7 +365,7 @@ class OpenTransactions:
 
     def _targets(self, one: OpenTransaction) -> list[Target]:
         """As batches, one for each partition where they are not many. Makes topics where there are none."""
-        by = one.owner.name
+        by = one.owner.principal
         targets = self._letters(one.letters, by)
         for topic, staged in one.records.items():
             partitions = self._broker.ensure_topic(topic, by).partitions
@@ -370,7 +382,7 @@ class OpenTransactions:
             targets += [(topic, at, self._encoded(chosen)) for at, chosen in placed.items()]
         return targets
 
-    def _letters(self, letters: dict[str, list[Records]], by: str) -> list[Target]:
+    def _letters(self, letters: dict[str, list[Records]], by: Principal) -> list[Target]:
         targets: list[Target] = []
         for topic, found in letters.items():
             self._broker.ensure_topic(topic, by)
@@ -476,9 +488,12 @@ class OpenTransactions:
         """Of a transaction that is not here: perhaps its name is remembered."""
         if not id.startswith(ID_PREFIX) or len(id) > MAX_ID_LENGTH:
             raise not_found(id)
-        transactions, name = self._engine.transactions, own_name(principal.name, id)
+        transactions = self._engine.transactions
+        # The second: users had the names of keys once, and what they committed then is known by those.
+        names = own_name(owner_id(principal), id), own_name(principal.name, id)
 
         def look() -> None:
+            name = next((one for one in names if transactions.state(one) != "unknown"), names[0])
             state = transactions.state(name)
             if state == "committing":
                 transactions.commit(name, {})

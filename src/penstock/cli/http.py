@@ -16,7 +16,8 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from contextlib import contextmanager
+from typing import Any, BinaryIO, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -124,6 +125,16 @@ class Api:
                 raise NotOurServer(self._url, status, "", "no JSON") from None
         raise self._error(status, content)
 
+    def stream(self, path: str, output: BinaryIO, query: Mapping[str, Any]) -> None:
+        """Writes the answer as it comes, however long it is. The time limit is that of each read."""
+        target = f"{self._path}{PREFIX}{path}?{urlencode(query)}"
+        with self._asked("GET", target, None) as response:
+            if not 200 <= response.status < 300:
+                raise self._error(response.status, response.read(MAX_REPLY_BYTES))
+            while piece := response.read1(_READ_BYTES):
+                output.write(piece)
+            output.flush()
+
     def _error(self, status: int, content: bytes) -> ApiError:
         try:
             error = msgspec.json.decode(content, type=_ErrorBody).error
@@ -137,17 +148,22 @@ class Api:
         return kind(self._url, status, error.name, error.text)
 
     def _exchange(self, method: str, target: str, body: Any) -> tuple[int, bytes]:
+        deadline_s = time.monotonic() + self._timeout_s
+        with self._asked(method, target, body) as response:
+            return response.status, self._read(response, deadline_s)
+
+    @contextmanager
+    def _asked(self, method: str, target: str, body: Any) -> Iterator[http.client.HTTPResponse]:
+        """What goes wrong is an ApiError, also while the answer is read."""
         headers = self._login()
         content = None
         if body is not None:
             headers["Content-Type"] = b"application/json"
             content = msgspec.json.encode(body)
-        deadline_s = time.monotonic() + self._timeout_s
         connection = self._connection()
         try:
             connection.request(method, target, content, headers)
-            response = connection.getresponse()
-            return response.status, self._read(response, deadline_s)
+            yield connection.getresponse()
         except TimeoutError:
             raise self._too_slow() from None
         except http.client.RemoteDisconnected:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import msgspec
 import typer
@@ -19,7 +19,8 @@ from penstock.cli.target import Target, with_target
 from penstock.errors import ExitCode, PenstockError
 
 if TYPE_CHECKING:  # at run time only the commands import these: `penstock --help` stays quick
-    from penstock.broker.access.access import Access
+    from penstock.broker.access.access import Access, Principal
+    from penstock.broker.access.accounts import Accounts
 
 KEYS_PATH: Final = "/keys"
 # The largest part of a list that the server gives: more keys than anybody has.
@@ -105,9 +106,9 @@ def create_key(
     check_key(name, role, rules)
     others: tuple[ListedKey, ...] | None = None
     if data is not None:
-        with opened(data, create=True) as access:
-            secret = access.create_key(name, role, rules)
-            others = _listed(access)
+        with opened(data, create=True) as offline:
+            secret = offline.accounts.create_key(offline.by, name, role, rules)
+            others = _listed(offline.access)
     else:
         body = {"name": name, "role": role, "topics": rules}
         secret = _ask(target, "POST", KEYS_PATH, CreatedKey, body).key
@@ -155,8 +156,8 @@ def list_keys(
 ) -> None:
     """Show names, roles and topics of all keys; never the keys."""
     if data is not None:
-        with opened(data) as access:
-            found = KeyList(_listed(access))
+        with opened(data) as offline:
+            found = KeyList(_listed(offline.access))
     else:
         found = _ask(target, "GET", ALL_KEYS_PATH, KeyList)
     if as_json:
@@ -185,9 +186,9 @@ def revoke_key(
     if data is not None:
         from penstock.broker.errors import BrokerError, Code
 
-        with opened(data) as access:
+        with opened(data) as offline:
             try:
-                access.revoke_key(name, force=force)
+                offline.accounts.revoke_key(offline.by, name, force=force)
             except BrokerError as error:
                 if error.code is Code.UNKNOWN_KEY:
                     raise NoSuchKey(str(error)) from None
@@ -252,12 +253,33 @@ def _state(key: ListedKey) -> str:
     return "active" if key.source == "stored" else f"active ({key.source})"
 
 
+class Offline(NamedTuple):
+    """A data directory that no server uses: its keys and users, and who changes them."""
+
+    access: "Access"
+    accounts: "Accounts"
+    by: "Principal"
+
+
+def _system_user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
 @contextmanager
-def opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
-    """The keys of a data directory that no server uses."""
+def opened(directory: str, *, create: bool = False) -> "Iterator[Offline]":
+    """What is changed is noted for the audit trail."""
     import os
+    import time
 
     from penstock.broker.access.access import Access, Principal
+    from penstock.broker.access.accounts import Accounts
+    from penstock.broker.audit.offline import OfflineTrail
+    from penstock.broker.options import BrokerOptions
     from penstock.log.metadata.rebuild import check_metadata_is_there
     from penstock.log.metadata.store import MetadataStore
     from penstock.log.storage.files import RealFiles
@@ -278,7 +300,13 @@ def opened(directory: str, *, create: bool = False) -> "Iterator[Access]":
         metadata = MetadataStore(path)
         try:
             nobody = Principal("anonymous", "reader")
-            yield Access(metadata, (), development_key=False, anonymous=nobody)
+            access = Access(metadata, (), development_key=False, anonymous=nobody)
+            trail = OfflineTrail(metadata, lambda: time.time_ns() // 1000, _system_user())
+            limits = BrokerOptions()
+            accounts = Accounts(
+                access, lambda: limits.max_users, lambda: limits.max_topic_rules, trail
+            )
+            yield Offline(access, accounts, nobody)
         finally:
             metadata.close()
 

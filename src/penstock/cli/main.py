@@ -33,6 +33,7 @@ COMMAND_MODULES: Final = (
     "key",
     "user",
     "acl",
+    "audit",
     "context",
     "config",
     "log",

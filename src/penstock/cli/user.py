@@ -146,15 +146,11 @@ def _password(what: str) -> str:
 
 
 def _offline(data: str, change: "Callable[[Accounts, Principal], object]") -> None:
-    from penstock.broker.access.accounts import Accounts
     from penstock.broker.errors import BrokerError, Code
-    from penstock.broker.options import BrokerOptions
 
-    limits = BrokerOptions()
-    with opened(data, create=True) as access:
-        accounts = Accounts(access, lambda: limits.max_users, lambda: limits.max_topic_rules)
+    with opened(data, create=True) as offline:
         try:
-            change(accounts, access.anonymous)
+            change(offline.accounts, offline.by)
         except BrokerError as error:
             if error.code is Code.UNKNOWN_USER:
                 raise NoSuchUser(str(error)) from None

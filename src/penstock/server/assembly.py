@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.principal import Origin
+from penstock.broker.audit.trail import AuditOptions
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
 from penstock.log.embedded import EmbeddedEngine, EngineOptions, boot_time_s
@@ -38,7 +40,7 @@ from penstock.server.protocols import (
     quic_rows,
     tcp_rows,
 )
-from penstock.sessions.stream import Session, SessionLimits, Stream
+from penstock.sessions.stream import Session, SessionLimits, Stream, host_of
 from penstock.sessions.streams import ConnectionSession
 
 # From the certificate of a peer, and its address for the log, to its principal.
@@ -140,7 +142,17 @@ def live_options(config: Config) -> dict[str, Any]:
         "max_delay_us": config.limits.delay_us,
         "max_open_transactions": config.limits.transactions_per_key,
         "max_staged_bytes": config.limits.staged_bytes_per_key,
+        "audit": audit_options(config),
     }
+
+
+def audit_options(config: Config) -> AuditOptions:
+    chosen = config.audit
+    return AuditOptions(
+        chosen.enabled,
+        (chosen.retention_age_us or 0) // MILLISECOND_US,
+        chosen.retention_bytes or 0,
+    )
 
 
 def build_broker(
@@ -196,13 +208,13 @@ def _opener(row: TcpRow, broker: Broker, config: Config, certified: Certified) -
     def open_session(stream: Stream) -> Session:
         certificate = stream.certificate
         own = certified(certificate, stream.peer) if certificate else None
-        return row.session(broker, stream, make_terms(own))
+        return row.session(broker, stream, make_terms(stream.peer, own))
 
     return open_session
 
 
 class MakeTerms(Protocol):
-    def __call__(self, own: Principal | None = None) -> Terms:
+    def __call__(self, peer: str, own: Principal | None = None) -> Terms:
         """`own`: the principal of the peer's certificate."""
         ...
 
@@ -215,8 +227,11 @@ def _terms_of(row: ProtocolRow, broker: Broker, config: Config) -> MakeTerms:
     section = config.protocols[row.name]
     advertise = "" if config.server.advertise is None else str(config.server.advertise)
 
-    def make(own: Principal | None = None) -> Terms:
-        principal = own or broker.access.without_login(row.name)
+    def make(peer: str, own: Principal | None = None) -> Terms:
+        access, origin = broker.access, Origin(row.name, host_of(peer))
+        if own is not None:
+            broker.audit.login(origin, own.name, own)
+        principal = access.at(own or access.without_login(row.name), origin)
         return Terms(limits, row.frame_size, principal, section, advertise, own is not None)
 
     return make
@@ -229,7 +244,7 @@ def quic_sessions(config: Config, broker: Broker) -> dict[str, MakeConnectionSes
         make_terms = _terms_of(row, broker, config)
 
         def open_session(connection: ConnectionView) -> ConnectionSession:
-            return row.connection(broker, connection, make_terms())
+            return row.connection(broker, connection, make_terms(connection.peer))
 
         return open_session
 

@@ -24,6 +24,7 @@ from penstock import build_info
 from penstock.broker.broker import Broker
 from penstock.log.engine import Engine, Statistics, walk_groups, walk_topics
 from penstock.log.errors import UnknownPartition, UnknownTopic
+from penstock.server.audit_file import AuditFile
 from penstock.server.flight.host import FlightHost
 from penstock.server.net.counters import Histogram
 from penstock.server.net.hub import Hub
@@ -88,6 +89,7 @@ class Metrics:
         self.engine: Engine | None = None
         self.flight: FlightHost | None = None
         self.quic: QuicHost | None = None
+        self.audit_file: AuditFile | None = None
         # Looks at many files, so once is enough.
         self._build = build_info()
 
@@ -114,6 +116,7 @@ class Metrics:
             yield from _subscriptions(self.broker)
             yield from _transactions(self.broker)
             yield from _delayed(self.broker)
+            yield from _audit(self.broker, self.audit_file)
         if statistics is not None:
             yield from self._log(statistics)
         if self.flight is not None:
@@ -338,6 +341,18 @@ def _delayed(broker: Broker) -> Iterator[Metric]:
     yield _gauge("delayed_messages_limit", "The limit.", broker.options.max_delayed_messages)
     yield _counter("delayed_delivered", "Delivered when they were due.", delayed.delivered)
     yield _counter("delayed_cancelled", "Cancelled before they were due.", delayed.cancelled)
+
+
+def _audit(broker: Broker, file: AuditFile | None) -> Iterator[Metric]:
+    counters = broker.audit.counters
+    yield _counters("audit_events", "Events written to the trail.", "type", counters.events)
+    words = "Repeats and floods of logins and refusals, told by a count."
+    yield _counter("audit_omitted_events", words, counters.omitted)
+    yield _counter("audit_lost_events", "Events that could not be written.", counters.lost)
+    lost = 0 if file is None else file.lost
+    yield _counter("audit_file_lost_events", "Events that audit.file lacks.", lost)
+    words = "Logins that wait because too many passwords were wrong."
+    yield _gauge("throttled_logins", words, broker.access.logins.parked)
 
 
 def _flight(host: FlightHost) -> Iterator[Metric]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.broker.access.principal import Origin, Principal
+from penstock.broker.audit import events
 from penstock.errors import PenstockError
 from penstock.log.engine import Keys
 from penstock.server import logs
@@ -29,6 +31,7 @@ from penstock.server.config.checks import check_together
 from penstock.server.config.encryption import read_keys
 from penstock.server.config.loading import LoadedConfig
 from penstock.server.config.schema import KNOWN_KEYS, SECOND_US, Config, TlsConfig
+from penstock.server.configured_users import CONFIGURATION, make_users
 from penstock.server.flight.link import FlightKeys
 from penstock.server.net.tls import server_context
 
@@ -64,6 +67,7 @@ LIVE: Final = (
     "http.hosts",
     "encryption.",
     "topic_defaults.",
+    "audit.",
 )
 # Where there is one before and after.
 CERTIFICATE: Final = ("tls.certificate", "tls.key")
@@ -142,10 +146,14 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
         new_quic = await server.quic.renew(paths)
         new_certificates = use_certificates()
         _apply_keys(server, config)
+        accounts, environment = server.broker.accounts, server.environment
+        made = await asyncio.to_thread(make_users, config, accounts, environment)
     except (PenstockError, OSError) as error:
         logger.error("SIGHUP: nothing is changed: %s", error)
+        _record(server, {}, error)
         return
     changes = list(_changes(server.config, wanted.config))
+    old_keys = server.config.keys
     if new_certificates or new_quic:
         logger.info("SIGHUP: the certificates were read again")
     if config.keys != server.config.keys:
@@ -165,10 +173,23 @@ async def reload(server: "Server", load: Callable[[], LoadedConfig]) -> None:
         not changes
         and not new_certificates
         and not new_quic
-        and wanted.config.keys == server.config.keys
+        and wanted.config.keys == old_keys
+        and not made
     ):
         logger.info("SIGHUP: nothing has changed")
+    told = {name: new for name, _, new in changes if _is_live(name, server.config, wanted.config)}
+    if new_certificates:
+        told["tls"] = "the certificate was read again"
+    if config.keys != old_keys:
+        told["keys"] = ", ".join(key.name for key in config.keys)
+    # Before what it says takes effect: it may be the end of the trail.
+    _record(server, told)
     await _apply(server, config, new_certificates=new_certificates)
+
+
+def _record(server: "Server", details: dict[str, str], error: BaseException | None = None) -> None:
+    who = Principal(CONFIGURATION.name, CONFIGURATION.role, origin=Origin("SIGHUP"))
+    server.broker.audit.changed(who, events.CONFIG_RELOADED, "", details, error)
 
 
 async def _use_encryption_keys(server: "Server", config: Config) -> None:
@@ -218,7 +239,7 @@ def _merged(old: Config, new: Config) -> Config:
     }
     # With the first key dev-key goes, and with it who needs none: that is a matter of the start.
     keys = new.keys if bool(new.keys) == bool(old.keys) else old.keys
-    return msgspec.structs.replace(old, **sections, keys=keys)
+    return msgspec.structs.replace(old, **sections, keys=keys, users=new.users)
 
 
 def _apply_keys(server: "Server", config: Config) -> None:
@@ -238,6 +259,14 @@ def _apply_keys(server: "Server", config: Config) -> None:
             access.act_as(protocol, principal)
 
 
+async def _apply_audit_file(server: "Server") -> None:
+    try:
+        await server.use_audit_file()
+    except OSError as error:
+        path = server.config.audit.file
+        logger.error("SIGHUP: audit.file = %s cannot be opened: %s", path, error.strerror)
+
+
 async def _apply(server: "Server", config: Config, *, new_certificates: bool) -> None:
     log = config.server
     if (log.log_level, log.log_format) != (
@@ -250,6 +279,8 @@ async def _apply(server: "Server", config: Config, *, new_certificates: bool) ->
     server.hub.tls = server.certificates.context
     server.certificate_users = certificate_users(config)
     server.broker.options = dataclasses.replace(server.broker.options, **live_options(config))
+    server.broker.audit.options = server.broker.options.audit
+    await _apply_audit_file(server)
     server.http.names = server.http_names()
     if server.http.api is not None:
         server.http.api.defaults = topic_defaults(config)

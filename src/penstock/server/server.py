@@ -19,7 +19,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final
 
 from penstock import __version__
-from penstock.broker.access.access import Principal
+from penstock.broker.access.access import Access, Principal
+from penstock.broker.access.accounts import Accounts
+from penstock.broker.audit import events
+from penstock.broker.audit.offline import record_notes
 from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
 from penstock.log.engine import Engine, Keys, Pending
@@ -34,6 +37,7 @@ from penstock.server.assembly import (
     quic_sessions,
     topic_defaults,
 )
+from penstock.server.audit_file import AuditFile
 from penstock.server.banner import (
     Facts,
     command_here,
@@ -46,6 +50,8 @@ from penstock.server.config.checks import check_exposure, listening, quic_listen
 from penstock.server.config.encryption import read_keys
 from penstock.server.config.loading import LoadedConfig
 from penstock.server.config.schema import SECOND_US, UDP
+from penstock.server.config.users import UserConfig
+from penstock.server.configured_users import CONFIGURATION, make_users
 from penstock.server.flight.calls import FlightCalls
 from penstock.server.flight.host import FlightHost
 from penstock.server.flight.link import FlightKeys
@@ -132,6 +138,7 @@ class Server:
         self._say = say
         self.flight: FlightHost | None = None
         self.quic = QuicHost(self.quic_certificate(), self.config.server.data_directory)
+        self.audit_file: AuditFile | None = None
         self._http_listener: HttpListener | None = None
         self._lag: LoopLag | None = None
         self._load_again = load_again
@@ -195,7 +202,13 @@ class Server:
         )
         # In a thread: those that the engine waits for may wait for a completion on this loop.
         self._closing.append(lambda: asyncio.to_thread(self.engine.close))
+        made = await asyncio.to_thread(self._make_users)
         self._assemble(loop, outbox)
+        await self.use_audit_file()
+        record_notes(self.engine.metadata, self.broker.audit)
+        for user in made:
+            details = {"roles": ", ".join(user.roles), "by": "configuration"}
+            self.broker.audit.changed(CONFIGURATION, events.USER_CREATED, user.name, details)
         await asyncio.to_thread(self.broker.schemas.prepare)
         if self._http_listener is None:
             await self._start_http()
@@ -236,6 +249,39 @@ class Server:
         tls = self.config.tls
         return None if tls.certificate is None or tls.key is None else (tls.certificate, tls.key)
 
+    def _make_users(self) -> list[UserConfig]:
+        """Before anybody is asked whether there are users: with the first one dev-key goes."""
+        if not self.config.users:
+            return []
+        nobody = Principal("anonymous", "nobody")
+        access = Access(
+            self.engine.metadata, self.config.keys, development_key=False, anonymous=nobody
+        )
+        limits = self.config.limits
+        accounts = Accounts(access, lambda: limits.users, lambda: limits.topic_rules)
+        return make_users(self.config, accounts, self.environment)
+
+    async def use_audit_file(self) -> None:
+        """Opens the file of the audit trail that is configured; the same one is opened anew, because
+        something may have renamed it. Raises OSError."""
+        chosen, before = self.config.audit, self.audit_file
+        path = chosen.file if chosen.enabled else None
+        opened = None
+        if path is not None:
+            settings = path, chosen.file_bytes, chosen.file_count
+            if before is not None and before.settings == settings:
+                before.reopen()
+                return
+            opened = await asyncio.to_thread(AuditFile, *settings)
+        self.audit_file = self.metrics.audit_file = opened
+        self.broker.audit.copy = None if opened is None else opened.write
+        if before is not None:
+            await asyncio.to_thread(before.close)
+
+    async def _close_audit_file(self) -> None:
+        if self.audit_file is not None:
+            await asyncio.to_thread(self.audit_file.close)
+
     def _assemble(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
         access = build_access(self.config, self.engine, loop)
         self._closing.append(access.close)
@@ -243,6 +289,7 @@ class Server:
         if reason is not None:
             raise Exposed(reason)
         self.broker = build_broker(self.config, self.engine, access, loop)
+        self._closing.append(self._close_audit_file)
         self._closing.append(self.broker.close)
         context = self.certificates.context
         self.hub = build_hub(self.config, self.broker, loop, context, outbox, self.certified)

@@ -18,6 +18,11 @@ class SessionLimits:
     pending_bytes: int = 8 * 1024 * 1024
 
 
+def host_of(peer: str) -> str:
+    """The address of a peer, without its port."""
+    return peer.rpartition(":")[0]
+
+
 class Stream(Protocol):
     """The connection, as a session sees it."""
 

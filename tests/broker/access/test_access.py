@@ -15,8 +15,7 @@ import pytest
 from kit.limits import HANG_S
 from kit.logins import authenticate
 
-from penstock.broker.access import access as access_module
-from penstock.broker.access import key_table, keys
+from penstock.broker.access import key_ring, key_table, keys
 from penstock.broker.access.access import (
     ALL_TOPICS,
     DEVELOPMENT_KEY,
@@ -224,12 +223,12 @@ def test_every_slow_candidate_is_tried(slow_hash: str, slow_calls: list[str]) ->
 def test_wrong_keys_are_remembered_within_bounds(
     slow_hash: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_module, "MAX_KNOWN_WRONG", 2)
+    monkeypatch.setattr(key_ring, "MAX_KNOWN_WRONG", 2)
     monkeypatch.setattr(keys, "matches_slow_hash", lambda key, text: False)
     access = opened(None, Given("person", hash=slow_hash))
     for number in range(7):
         assert authenticate(access, f"wrong-{number}") is None
-        assert len(access._known_wrong) <= 2
+        assert len(access.ring._known_wrong) <= 2
 
 
 def test_a_hash_that_fails_refuses_but_does_not_remember(
@@ -287,7 +286,7 @@ def test_every_candidate_is_compared_whatever_matches(
 
 
 def test_the_loop_over_candidates_cannot_end_early() -> None:
-    source = inspect.getsource(Access._find)
+    source = inspect.getsource(key_ring.KeyRing.find)
     tree = ast.parse(textwrap.dedent(source))
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
     assert loops
@@ -376,7 +375,7 @@ def test_a_key_that_cannot_be_written_does_not_work(
     metadata.close()
     with pytest.raises(Exception, match="closed"):
         access.create_key("a", "user")
-    assert access._stored == {}
+    assert access.ring._stored == {}
 
 
 def test_keys_are_listed_with_their_source(metadata: MetadataStore) -> None:
@@ -514,7 +513,7 @@ def test_a_secret_is_seen_once_and_nowhere_else(
     with pytest.raises(BrokerError) as caught:
         access.create_key("made", "user")
     access.revoke_key("made")
-    shown = [repr(access), repr(vars(access)), repr(list(access._stored.values()))]
+    shown = [repr(access), repr(vars(access)), repr(vars(access.ring))]
     shown += [repr(principal), repr(row), repr(access.list_keys())]
     shown += [str(caught.value), repr(caught.value), caplog.text]
     for secret in (made, made[3:], "plain-secret", "wrong-secret", SECRET):

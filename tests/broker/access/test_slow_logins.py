@@ -134,7 +134,7 @@ def test_addresses_take_turns(access: Access, hashes: SlowHashes) -> None:
 def test_who_sent_a_wrong_key_goes_behind_the_others() -> None:
     queue = LoginQueue()
     for number in range(20):
-        queue.tried(f"bad-{number}", right=False)
+        queue.tried(waiting(f"bad-{number}", ""), right=False)
         queue.put(waiting(f"bad-{number}", f"wrong-{number}"))
     for number in range(3):
         queue.put(waiting(f"good-{number}", f"right-{number}"))
@@ -145,7 +145,7 @@ def test_who_sent_a_wrong_key_goes_behind_the_others() -> None:
 def test_suspects_come_to_their_turn_too() -> None:
     """Somebody mistyped, and others come without end."""
     queue = LoginQueue()
-    queue.tried("mistyped", right=False)
+    queue.tried(waiting("mistyped", ""), right=False)
     queue.put(waiting("mistyped", "now right"))
     tried = []
     for number in range(SUSPECT_TURN):
@@ -171,8 +171,8 @@ def test_suspects_are_bounded_and_forgiven(monkeypatch: pytest.MonkeyPatch) -> N
     queue = LoginQueue()
     for address in ("a", "b", "c"):
         queue.put(waiting(address, address))
-        queue.tried(address, right=False)
-    queue.tried("c", right=True)
+        queue.tried(waiting(address, ""), right=False)
+    queue.tried(waiting("c", ""), right=True)
     queue.put(waiting("d", "d"))
     assert turns(queue, 9) == ["a", "c", "d", "b"]
     assert turns(queue, 1) == []

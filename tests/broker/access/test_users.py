@@ -150,9 +150,9 @@ def test_a_name_that_no_user_can_have_is_not_remembered(
     noted: list[str | None] = []
     queue = LoginQueue.tried
 
-    def tried(self: LoginQueue, address: str, *, right: bool, user: str | None = None) -> None:
-        noted.append(user)
-        queue(self, address, right=right, user=user)
+    def tried(self: LoginQueue, login: SlowLogin, *, right: bool, guessed: bool = True) -> None:
+        noted.append(login.user)
+        queue(self, login, right=right, guessed=guessed)
 
     monkeypatch.setattr(LoginQueue, "tried", tried)
     assert log_in(access, "x" * 101, "pw") is None
@@ -233,8 +233,8 @@ def _waiting(user: str, address: str) -> SlowLogin:
 def test_a_user_with_wrong_passwords_comes_after_the_others() -> None:
     """Wherever the wrong ones came from; but not where the user has logged in before."""
     queue = LoginQueue()
-    queue.tried("home", right=True, user="al")
-    queue.tried("storm-1", right=False, user="al")
+    queue.tried(_waiting("al", "home"), right=True)
+    queue.tried(_waiting("al", "storm-1"), right=False)
     for login in (("al", "storm-2"), ("al", "storm-3"), ("bo", "desk"), ("al", "home")):
         queue.put(_waiting(*login))
     found = [queue.take() for _ in range(4)]
@@ -248,8 +248,8 @@ def test_a_user_with_wrong_passwords_comes_after_the_others() -> None:
 
 def test_a_right_password_ends_the_suspicion() -> None:
     queue = LoginQueue()
-    queue.tried("storm", right=False, user="al")
-    queue.tried("home", right=True, user="al")
+    queue.tried(_waiting("al", "storm"), right=False)
+    queue.tried(_waiting("al", "home"), right=True)
     queue.put(_waiting("al", "new"))
     queue.put(_waiting("bo", "desk"))
     first = queue.take()

@@ -74,7 +74,7 @@ def test_while_the_disk_is_full_the_message_is_offered_again(tmp_path: Path) -> 
     bench = Bench(str(tmp_path / "data"), files=files)
     one = bench.subscribe("t")
     bench.publish("t", b"a", b"b")
-    bench.broker.ensure_topic("t.dlq")
+    bench.broker.ensure_topic("t.dlq", ANYBODY)
     bench.settle()
     files.fail("create", errno.ENOSPC, times=None, suffix=".log")
     give_up(bench, one)

@@ -7,6 +7,7 @@ from kit.live_server import LiveServer
 
 from penstock.client.errors import NotAuthorized, Refused
 from penstock.client.flymq import connect_flymq
+from penstock.wire.flymq.administration import AuditQuery
 
 
 @pytest.mark.parametrize("dialect", ["spec", "sdk"])
@@ -66,3 +67,15 @@ def test_after_its_new_password_it_logs_in_with_that(tmp_path: Path) -> None:
             for connection in list(server.server.hub.connections):
                 server.call(connection.abort)
             assert root.who_am_i().user == "root"
+
+
+def test_the_audit_trail(tmp_path: Path) -> None:
+    with LiveServer(tmp_path) as server:
+        address = f"127.0.0.1:{server.port()}"
+        with connect_flymq(address) as client:
+            client.create_topic("orders")
+            found = client.query_audit(types=["topic.*"])
+            (event,) = found.events
+            assert (event.type, event.resource, found.total) == ("topic.create", "orders", 1)
+            exported = client.export_audit(AuditQuery(resource="orders"), "csv")
+            assert exported.splitlines()[1].startswith(event.id.encode())

@@ -447,4 +447,25 @@ _ACCESS: Final = {
     ),
 }
 
-GOLDENS: Final = {**_CORE, **_SCHEMAS, **_QUEUES, **_CLUSTER, **_GROUPS, **_ACCESS}
+# --- the audit trail ------------------------------------------------------------------------------
+
+# Of what al did, which is nothing here; test_audit.py has events.
+_OF_AL: Final = (
+    "0000000000000000 0000000000000000  00000000  0002 616C  0000 0000 0000  00000064 00000000"
+)
+_AUDITOR: Final = f"read the audit trail: {SERVER}; admin access required for audit queries"
+_AUDIT: Final = {
+    0x80: Golden(
+        f"AF 01 80 01 00000026  {_OF_AL}",
+        "AF 01 80 01 00000009  00000000  00000000 00",
+        _AUDITOR,
+    ),
+    0x81: Golden(
+        f"AF 01 81 01 0000002F  00000026 {_OF_AL}  0003 637376",
+        "AF 01 81 01 00000047  0003 637376  0000003E"
+        ' "id,time,type,user,address,door,resource,action,result,details" 0A',
+        _AUDITOR,
+    ),
+}
+
+GOLDENS: Final = {**_CORE, **_SCHEMAS, **_QUEUES, **_CLUSTER, **_GROUPS, **_ACCESS, **_AUDIT}

@@ -65,6 +65,9 @@ COMMANDS: dict[str, tuple[Operation, str]] = {
     "acl get": (Operation.LIST_RULES, "{topic}"),
     "acl ls": (Operation.LIST_RULES, ""),
     "acl delete": (Operation.CHANGE_RULE, "{topic}"),
+    "audit ls": (Operation.READ_AUDIT, ""),
+    "audit tail": (Operation.READ_AUDIT, ""),
+    "audit export": (Operation.READ_AUDIT, ""),
 }
 # These ask no server: files of this machine, and the server itself.
 LOCAL = {"serve", "version", "key hash", "config", "context", "log", "completion"}

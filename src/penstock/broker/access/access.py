@@ -6,9 +6,8 @@
     access.permits(principal, Operation.PUBLISH, "orders.new")
     access.still_valid(principal)            # False once the key was revoked
 
-Keys come from the configuration and from the metadata. Only salted hashes of them are kept, see
-keys.py. Users (users.py) and topic rules (topic_rules.py) come from the metadata. Does not count failed
-logins and does not close connections: sessions and the server do that.
+Keys (key_ring.py) come from the configuration and from the metadata, users (users.py) and topic rules
+(topic_rules.py) from the metadata. How logins wait is in logins.py.
 
 `login`, `allowed` and `still_valid` belong to the event loop; the calls that change or list keys wait for
 the disk and belong in a thread; both may run at the same time.
@@ -18,21 +17,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 from penstock.broker.access import keys
-from penstock.broker.access.key_info import (
-    ALL_TOPICS,
-    MAX_NAME_CHARS,
-    ConfiguredKey,
-    KeyInfo,
-    check_key,
-)
-from penstock.broker.access.key_table import KeyTable, StoredKey
-from penstock.broker.access.principal import Principal
+from penstock.broker.access.key_info import ALL_TOPICS, ConfiguredKey, KeyInfo, check_key
+from penstock.broker.access.key_ring import DEVELOPMENT_KEY, KeyRing
+from penstock.broker.access.logins import Logins
+from penstock.broker.access.principal import Origin, Principal
 from penstock.broker.access.rights import (
     GRANTED,
     ROLE_ACTIONS,
@@ -45,36 +39,21 @@ from penstock.broker.access.rights import (
     role_gives,
     roles_of,
 )
-from penstock.broker.access.slow_logins import LoginQueue, SlowLogin
 from penstock.broker.access.topic_rules import TopicRules
 from penstock.broker.access.users import Users
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.records import Metadata
 from penstock.names import MAX_NAME_BYTES
 
-# The well-known key of a server that only its own machine can reach.
-DEVELOPMENT_KEY: Final = "dev-key"
-
 # Size of the cache of `allowed`: at up to 0.5 KiB an entry this is 8 MiB.
 MAX_CACHED_ANSWERS: Final = 16_384
-# Wrong keys that are refused without the slow hash (a client that retries forever): 100 bytes each.
-MAX_KNOWN_WRONG: Final = 4_096
+# Principals with the addresses that they were seen at: half a KiB each.
+MAX_PLACED: Final = 4_096
 
 # Where a principal is looked for, and what a key is made of.
 __all__ = ["ALL_TOPICS", "DEVELOPMENT_KEY", "Access", "KeyInfo", "Principal", "check_key"]
 
 _logger = logging.getLogger(__name__)
-
-
-class _Candidate:
-    """A key that can log in. Without a repr that could show its hash."""
-
-    __slots__ = ("digest", "principal", "salt")
-
-    def __init__(self, principal: Principal, salt: bytes, digest: bytes) -> None:
-        self.principal = principal
-        self.salt = salt
-        self.digest = digest
 
 
 def _wall_clock_us() -> int:
@@ -102,69 +81,39 @@ class Access:
         self.anonymous = anonymous
         # By protocol: the principal of its connections before they log in, if not `anonymous`.
         self._act_as: dict[str, Principal] = {}
+        self._told_open_login = False
+        self._at: dict[tuple[Principal, bytes, Origin], Principal] = {}
         self.development_key = development_key
-        # What may be shown of them; their secrets are not kept.
-        self._configured = tuple(
-            KeyInfo(key.name, key.role, key.topics, None, None, "configuration")
-            for key in configured
-        )
-        self._post = post
         self._clock_us = clock_us
-        self._random_bytes = random_bytes
-        self._changing = threading.Lock()  # one change of the keys at a time
-        self._table = KeyTable(metadata) if metadata is not None else None
-        # Replaced as a whole, never changed: a login in another thread sees the old or the new one.
-        self._stored: dict[int, _Candidate] = {}
-        self._fixed: tuple[_Candidate, ...] = ()
-        self._slow: tuple[tuple[Principal, str], ...] = ()
-        self._verified: dict[str, _Candidate] = {}  # by name: slow keys seen once
-        self._known_wrong: set[bytes] = set()
-        self._wrong_salt = random_bytes(keys.SALT_BYTES)
-        self._worker: ThreadPoolExecutor | None = None
-        self._slow_logins = LoginQueue()
+        self._changing = threading.Lock()  # one change of keys, users and rules at a time
         self._answers: dict[tuple[tuple[str, ...], str], bool] = {}
         # Grows with every change of keys, users and rules, after the change: tells whether an answer that
         # was kept holds.
         self.version = 0
+        self.ring = KeyRing(
+            metadata,
+            configured,
+            development_key=development_key,
+            changing=self._changing,
+            changed=self._changed,
+            random_bytes=random_bytes,
+        )
         self.users = Users(metadata, self._changing, self._changed, clock_us, random_bytes)
         self.rules = TopicRules(metadata, self._changing, self._changed)
-        # Marks of keys that the configuration had and has no longer, or not with this secret or these
-        # rights.
-        self._withdrawn: frozenset[bytes] = frozenset()
-        self._load_configured(configured)
-        self._load_stored()
+        self.logins = Logins(self.ring, self.users, post)
 
     def reconfigure(self, configured: Sequence[ConfiguredKey]) -> None:
         """Replaces the keys of the configuration. Principals whose key is gone or has other rights now
         become invalid at once. Raises BrokerError for an invalid hash; then nothing is changed."""
-        with self._changing:
-            self._reconfigure(configured)
-
-    def _reconfigure(self, configured: Sequence[ConfiguredKey]) -> None:
-        before = self._configured_marks()
-        self._load_configured(configured)
-        self._configured = tuple(
-            KeyInfo(key.name, key.role, key.topics, None, None, "configuration")
-            for key in configured
-        )
-        self._verified = {}
-        self._known_wrong = set()
-        self._withdrawn = (self._withdrawn | before) - self._configured_marks()
-        self.version += 1
+        self.ring.reconfigure(configured)
 
     def _changed(self) -> None:
         """Under the lock of changes."""
         self.version += 1
 
-    def _configured_marks(self) -> frozenset[bytes]:
-        principals = [candidate.principal for candidate in self._fixed]
-        principals += [principal for principal, _ in self._slow]
-        return frozenset(principal.mark for principal in principals if principal.mark)
-
     def close(self) -> None:
         """Stop the thread of the slow hashes; logins that still wait for it get no answer."""
-        if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=True)
+        self.logins.close()
 
     # ---- logging in ------------------------------------------------------------------------------
 
@@ -185,12 +134,7 @@ class Access:
         slow_logins.py. That thread calls `wanted` before each hash; a login that is no longer wanted
         is dropped without an answer.
         """
-        condensed = keys.condense(key)
-        found = self._find(condensed)
-        if found is not None or not self._needs_slow_hash(condensed):
-            done(found)
-            return
-        self._wait_in_turn(SlowLogin(key, condensed, done, wanted, address))
+        self.logins.login(key, done, wanted, address)
 
     def login_as(
         self,
@@ -203,43 +147,27 @@ class Access:
     ) -> None:
         """As `login`, with a name: that of a user, or of a key with the key as the password. A key needs no
         name. None also for a user that is disabled."""
-        found = self._find(keys.condense(password))
-        if found is not None and name in ("", found.name):
-            done(found)
-            return
+        self.logins.login_as(name, password, done, wanted, address)
 
-        def named(who: Principal | None) -> None:
-            done(who if who is not None and name in ("", who.name) else None)
-
-        slow_key = not name or any(principal.name == name for principal, _ in self._slow)
-        if slow_key or not self.users:
-            self.login(password, named, wanted=wanted, address=address)
-            return
-        if len(name) > MAX_NAME_CHARS:
-            done(
-                None
-            )  # nobody has this name, and it may be 64 KiB long: too much to remember as suspect
-            return
-        known, found = self.users.find(name, password)
-        if known:
-            done(found)
-        else:
-            self._wait_in_turn(SlowLogin(password, b"", done, wanted, address, name))
-
-    def _wait_in_turn(self, login: SlowLogin) -> None:
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "penstock-login")
-        self._slow_logins.put(login)
-        self._worker.submit(self._login_slowly)
+    def login_is_open(self) -> bool:
+        """Whether any login is welcome, because there is no user, and no key but that of development. It
+        gives no rights; the log says so once."""
+        if self.has_logins:
+            return False
+        if not self._told_open_login:
+            self._told_open_login = True
+            _logger.warning(
+                "a client logged in with a name and password that nobody checks:"
+                " there are no users and no API keys"
+            )
+        return True
 
     def still_valid(self, principal: Principal) -> bool:
         """False once the key of this principal was revoked, or its user is disabled, is deleted or has
         another password. Costs one or two dictionary look-ups."""
         if principal.user_id is not None:
             return self.users.of(principal) is not None
-        if principal.key_id is None:
-            return principal.mark not in self._withdrawn
-        return principal.key_id in self._stored
+        return self.ring.still_valid(principal)
 
     def why_invalid(self, principal: Principal) -> str:
         """One line, for a principal that is no longer valid."""
@@ -260,84 +188,22 @@ class Access:
         """The principal of a connection of this protocol that has not logged in."""
         return self._act_as.get(protocol, self.anonymous)
 
+    def at(self, principal: Principal, origin: Origin) -> Principal:
+        """The principal with the place that its requests come from. The same object for equal ones, as long
+        as it is remembered: what is kept for a principal (grants.py) is kept for all its connections."""
+        found = self._at.get((principal, principal.mark, origin))
+        if found is None:
+            if len(self._at) >= MAX_PLACED:
+                self._at.clear()
+            found = replace(principal, origin=origin)
+            self._at[principal, principal.mark, origin] = found
+        return found
+
     def named(self, name: str) -> Principal | None:
         """The principal of this name, for listeners whose protocol has no login."""
         if name == self.anonymous.name:
             return self.anonymous
-        known = [candidate.principal for candidate in (*self._fixed, *self._stored.values())]
-        known += [principal for principal, _ in self._slow]
-        return next((principal for principal in known if principal.name == name), None)
-
-    def _find(self, condensed: bytes) -> Principal | None:
-        found = None
-        for candidates in (self._fixed, self._stored.values(), self._verified.values()):
-            # All keys are compared, also after a match, so that the time does not reveal which one matched.
-            for candidate in candidates:
-                digest = keys.salted_digest(condensed, candidate.salt)
-                if keys.same(digest, candidate.digest):
-                    found = candidate.principal
-        return found
-
-    def _needs_slow_hash(self, condensed: bytes) -> bool:
-        return bool(self._slow) and self._wrong_digest(condensed) not in self._known_wrong
-
-    def _find_slowly(self, key: str, condensed: bytes) -> Principal | None:
-        """Raises SlowHashFailed."""
-        found = None
-        slow = self._slow
-        for principal, text in slow:
-            if keys.matches_slow_hash(key, text):
-                found = principal
-        with self._changing:
-            if slow is not self._slow:
-                return (
-                    None  # the configuration was replaced meanwhile: this key has to be tried again
-                )
-            if found is None:
-                self._remember_wrong(condensed)
-            else:
-                # From now on the fast hash recognises the key, in memory only.
-                self._verified = {**self._verified, found.name: self._candidate(found, condensed)}
-        return found
-
-    def _login_slowly(self) -> None:
-        """Called once for each login in the queue, so the queue is never empty here."""
-        login = self._slow_logins.take()
-        if login is None or not login.wanted():
-            return
-        # It may have been tried while this login waited for its turn.
-        known, found = self._known_by_now(login)
-        if not known:
-            try:
-                found = self._try_slowly(login)
-            except keys.SlowHashFailed as error:
-                # Not remembered as wrong: the hash could not be computed.
-                _logger.error("a login was refused: %s", error)
-            self._slow_logins.tried(login.address, right=found is not None, user=login.user)
-        try:
-            self._post(lambda: login.done(found))
-        except RuntimeError:
-            _logger.debug("a login was answered after the event loop had ended")
-
-    def _known_by_now(self, login: SlowLogin) -> tuple[bool, Principal | None]:
-        if login.user is not None:
-            return self.users.find(login.user, login.key)
-        found = self._find(login.condensed)
-        return found is not None or not self._needs_slow_hash(login.condensed), found
-
-    def _try_slowly(self, login: SlowLogin) -> Principal | None:
-        if login.user is not None:
-            return self.users.find_slowly(login.user, login.key)
-        return self._find_slowly(login.key, login.condensed)
-
-    def _remember_wrong(self, condensed: bytes) -> None:
-        if len(self._known_wrong) >= MAX_KNOWN_WRONG:
-            self._known_wrong = set()
-        self._known_wrong.add(self._wrong_digest(condensed))
-
-    def _wrong_digest(self, condensed: bytes) -> bytes:
-        # Salted per process: an entry of the set reveals nothing about other keys.
-        return keys.salted_digest(condensed, self._wrong_salt)
+        return self.ring.named(name)
 
     # ---- rights ----------------------------------------------------------------------------------
 
@@ -440,13 +306,12 @@ class Access:
     @property
     def has_logins(self) -> bool:
         """Whether a user or a key can log in now, other than that of development."""
-        return bool(self._configured or self._stored or self.users)
+        return bool(self.ring) or bool(self.users)
 
     @property
     def has_stored_logins(self) -> bool:
         """Whether a key or a user was ever stored here, also if it is gone by now."""
-        keys_were_used = self._table is not None and self._table.was_used()
-        return keys_were_used or self.users.were_used
+        return self.ring.were_used or self.users.were_used
 
     @property
     def has_admin(self) -> bool:
@@ -455,28 +320,19 @@ class Access:
 
     def has_key_named(self, name: str) -> bool:
         """One that is valid now."""
-        stored = (kept.principal.name for kept in self._stored.values())
-        return name in stored or any(key.name == name for key in self._configured)
+        return self.ring.has_name(name)
 
     def create_key(self, name: str, role: str, topics: Sequence[str] = ALL_TOPICS) -> str:
         """Make a key, durable on return. The secret is returned here and can never be read again.
 
         Raises BrokerError (KEY_EXISTS, INVALID_REQUEST) and the errors of the metadata.
         """
-        table = self._require_table()
+        self.ring.require_table()
         rules = tuple(topics)
         check_key(name, role, rules)
-        if any(key.name == name for key in self._configured):
-            raise BrokerError(Code.KEY_EXISTS, f"the configuration has an API key named {name!r}")
         if name in self.users:
             raise BrokerError(Code.KEY_EXISTS, f"a user is named {name!r} already")
-        secret = keys.make_key(self._random_bytes)
-        salt = self._random_bytes(keys.SALT_BYTES)
-        digest = keys.salted_digest(keys.condense(secret), salt)
-        with self._changing:
-            row = table.add(name, role, rules, self._clock_us(), salt, digest)
-            self._stored = {**self._stored, row.key_id: _stored_candidate(row)}
-            self.version += 1
+        secret = self.ring.create(name, role, rules, self._clock_us())
         _logger.info("API key %r created (%s, topics %s)", name, role, ", ".join(rules))
         if self.development_key:
             _logger.warning("%s still works until the server restarts", DEVELOPMENT_KEY)
@@ -487,30 +343,21 @@ class Access:
 
         Without `force` the last key that may manage keys is kept (LAST_ADMIN_KEY).
         """
-        table = self._require_table()
-        with self._changing:
-            # First in memory: if the disk fails, the key is unusable at least until a restart.
-            found = [i for i, kept in self._stored.items() if kept.principal.name == name]
-            if not found and any(key.name == name for key in self._configured):
-                raise BrokerError(
-                    Code.INVALID_REQUEST,
-                    f"API key {name!r} is in the configuration; remove it there and restart",
-                )
-            if not force and self._last_admin(found):
+
+        def check(leaving: dict[int, Principal]) -> None:
+            if not force and self._last_admin(leaving):
                 raise BrokerError(
                     Code.LAST_ADMIN_KEY,
                     f"API key {name!r} is the last that may manage keys: create another admin key"
                     " for all topics first, or revoke it with --force (HTTP: ?force=true)",
                 )
-            self._stored = {i: kept for i, kept in self._stored.items() if i not in found}
-            self.version += 1
-            table.revoke(name, self._clock_us())
+
+        self.ring.revoke(name, self._clock_us(), check)
         _logger.info("API key %r revoked", name)
 
-    def _last_admin(self, leaving: Sequence[int]) -> bool:
+    def _last_admin(self, leaving: dict[int, Principal]) -> bool:
         """Whether nobody who may manage keys would be left without these keys."""
-        stored = [self._stored[i].principal for i in leaving]
-        if not any(self.permits(who, Operation.CREATE_KEY) for who in stored):
+        if not any(self.permits(who, Operation.CREATE_KEY) for who in leaving.values()):
             return False
         return not self._other_admins(leaving, "")
 
@@ -526,66 +373,14 @@ class Access:
         record = self.users.all().get(user)
         return record is not None and record.enabled and "admin" in record.roles
 
-    def _other_admins(self, key_ids: Sequence[int], user: str) -> bool:
+    def _other_admins(self, key_ids: Collection[int], user: str) -> bool:
         """Whether somebody may manage keys beside these keys and this user. The development key does not
         count: it is gone after the next start."""
-        known = [kept.principal for i, kept in self._stored.items() if i not in key_ids]
-        known += [Principal(key.name, key.role, key.topics) for key in self._configured]
+        known = self.ring.principals(key_ids)
         return any(self.permits(who, Operation.CREATE_KEY) for who in known) or any(
             self._is_admin(name) for name in self.users.all() if name != user
         )
 
     def list_keys(self) -> list[KeyInfo]:
         """All keys by name, the revoked ones too."""
-        found = list(self._configured)
-        rows: Iterable[StoredKey] = self._table.rows() if self._table is not None else ()
-        found += [
-            KeyInfo(row.name, row.role, row.topics, row.created_us, row.revoked_us, "stored")
-            for row in rows
-        ]
-        return sorted(found, key=lambda key: key.name)
-
-    def _require_table(self) -> KeyTable:
-        if self._table is None:
-            raise BrokerError(
-                Code.INVALID_REQUEST, "this server stores no API keys; use [[keys]] instead"
-            )
-        return self._table
-
-    def _load_configured(self, configured: Sequence[ConfiguredKey]) -> None:
-        fixed = []
-        slow = []
-        if self.development_key:
-            principal = Principal(DEVELOPMENT_KEY, "admin")
-            fixed.append(self._candidate(principal, keys.condense(DEVELOPMENT_KEY)))
-        for key in configured:
-            everything = repr((key.name, key.role, key.topics, key.secret, key.hash))
-            mark = self._wrong_digest(keys.condense(everything))
-            principal = Principal(key.name, key.role, key.topics, None, mark)
-            if key.secret is not None:
-                fixed.append(self._candidate(principal, keys.condense(key.secret)))
-            elif key.hash is not None and keys.is_slow_hash(key.hash):
-                slow.append((principal, key.hash))
-            else:
-                raise BrokerError(
-                    Code.INVALID_SETTINGS,
-                    f"the hash of API key {key.name!r} in the configuration is no argon2id hash; "
-                    "make one with penstock key hash",
-                )
-        self._fixed = tuple(fixed)
-        self._slow = tuple(slow)
-
-    def _load_stored(self) -> None:
-        rows = self._table.rows() if self._table is not None else []
-        self._stored = {
-            row.key_id: _stored_candidate(row) for row in rows if row.revoked_us is None
-        }
-
-    def _candidate(self, principal: Principal, condensed: bytes) -> _Candidate:
-        salt = self._random_bytes(keys.SALT_BYTES)
-        return _Candidate(principal, salt, keys.salted_digest(condensed, salt))
-
-
-def _stored_candidate(row: StoredKey) -> _Candidate:
-    principal = Principal(row.name, row.role, row.topics, row.key_id)
-    return _Candidate(principal, row.salt, row.digest)
+        return self.ring.list()

@@ -1,6 +1,19 @@
 """The identity behind a request: that of a key or a user, or the one set for a protocol without a login."""
 
 from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where requests come from: the door, and the address of the peer without its port."""
+
+    door: str = ""
+    address: str = ""
+
+
+# Of the server itself.
+NOWHERE: Final = Origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +29,5 @@ class Principal:
     mark: bytes = field(default=b"", compare=False, repr=False)
     user_id: int | None = None  # of the user; None for keys
     password_number: int = 0  # which of the user's passwords it logged in with
+    # For the audit trail. It decides nothing.
+    origin: Origin = field(default=NOWHERE, compare=False)

@@ -106,6 +106,7 @@ class Operation(Enum):
     CHANGE_PASSWORD = ("admin", Scope.SERVER, "change the passwords of others")
     LIST_RULES = ("admin", Scope.SERVER, "list topic rules")
     CHANGE_RULE = ("admin", Scope.SERVER, "change topic rules")
+    READ_AUDIT = ("admin", Scope.SERVER, "read the audit trail")
 
     def __init__(self, right: Right, scope: Scope, words: str, needs_key: bool = False) -> None:
         self.right = right

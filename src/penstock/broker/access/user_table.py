@@ -5,6 +5,7 @@ wait for the disk, so they do not belong on an event loop.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -18,6 +19,8 @@ COUNTERS: Final = "counters"
 # The last id that a user got. Ids are never reused: a session of a deleted user never becomes one of a new
 # user of the same name.
 LAST_USER_ID: Final = "user"
+# Names of users that the configuration has, and when they were seen there first: each is made once.
+CONFIGURED: Final = "configured_users"
 
 _logger = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class UserTable:
         self._metadata = metadata
         self._users = Space(metadata, USERS, UserRecord)
         self._counters = Space(metadata, COUNTERS, int)
+        self._configured = Space(metadata, CONFIGURED, int)
 
     def rows(self) -> dict[str, UserRecord]:
         """All users by name, in order."""
@@ -59,8 +63,16 @@ class UserTable:
         """Whether a user was ever stored, also if its record is gone."""
         return self._counters.get(LAST_USER_ID) is not None
 
-    def add(self, name: str, record: UserRecord) -> UserRecord:
-        """With a new id. Raises USER_EXISTS."""
+    def was_configured(self, name: str) -> bool:
+        return self._configured.get(name) is not None
+
+    def note_configured(self, name: str, now_us: int) -> None:
+        change(self._metadata, lambda: [self._configured.put(name, now_us)])
+
+    def add(
+        self, name: str, record: UserRecord, more: Callable[[], list[Edit]] = lambda: []
+    ) -> UserRecord:
+        """With a new id. Raises USER_EXISTS. `more`: edits of the same change."""
         added: list[UserRecord] = []
 
         def edits() -> list[Edit]:
@@ -72,10 +84,15 @@ class UserTable:
             return [
                 self._users.put(name, added[0], ABSENT),
                 self._counters.put(LAST_USER_ID, user_id + 1, counted),
+                *more(),
             ]
 
         change(self._metadata, edits)
         return added[0]
+
+    def add_configured(self, name: str, record: UserRecord) -> UserRecord:
+        """The same for one of the configuration."""
+        return self.add(name, record, lambda: [self._configured.put(name, record.created_us)])
 
     def replace(self, name: str, record: UserRecord) -> None:
         """Raises UNKNOWN_USER when the user is gone, or another one by now."""

@@ -152,6 +152,21 @@ class Users:
                 )
             self._keep(name, table.add(name, record))
 
+    def create_configured(self, name: str, roles: Sequence[str], hashed: Callable[[], str]) -> bool:
+        """Once for each name that the configuration has: not when there is such a user or was one.
+        `hashed` gives the hash of the password."""
+        table = self._require_table()
+        if table.was_configured(name):
+            return False
+        now_us = self._clock_us()
+        if name in self._records:
+            table.note_configured(name, now_us)
+            return False
+        record = UserRecord(0, checked_roles(roles), True, now_us, now_us, hashed())
+        with self._changing:
+            self._keep(name, table.add_configured(name, record))
+        return True
+
     def update(
         self, name: str, roles: Sequence[str] | None = None, enabled: bool | None = None
     ) -> None:

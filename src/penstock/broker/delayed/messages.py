@@ -128,7 +128,7 @@ class DelayedMessages:
         if broker.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
         self._check_room(len(values))
-        info = broker.ensure_topic(topic, principal.name)
+        info = broker.ensure_topic(topic, principal)
         self._check_records(info, values)
         dues_ms = self._dues(delays_ms)
         for number in {due_ms // HOUR_MS for due_ms in dues_ms}:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def targets_of(broker: "Broker", topic: str, values: list[bytes]) -> list[Target]:
     """Makes the topic where there is none."""
-    limit = broker.ensure_topic(topic).settings.record_bytes
+    limit = broker.ensure_topic(topic, ITSELF).settings.record_bytes
     fitting = [value for value in values if len(value) <= limit]
     targets: list[Target] = []
     if fitting:

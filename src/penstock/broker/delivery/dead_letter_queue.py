@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
+from penstock.broker.audit import events
 from penstock.broker.delivery.dead_letters import DEAD_LETTER_SUFFIX, HEADER_PREFIX
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.records import Records
@@ -142,7 +143,8 @@ class DeadLetterQueue:
             broker.aside(work).on_done(lambda made: done.settle(made.value, made.error))
 
         read.on_done(found)
-        return done
+        details = {"id": letter_id, "force": force}
+        return broker.audit.when_done(done, principal, events.LETTER_REPLAYED, topic, details)
 
     def _publication(
         self, principal: Principal, topic: str, info: TopicInfo, letter: DeadLetter, force: bool
@@ -160,7 +162,7 @@ class DeadLetterQueue:
         if source is not None:
             broker.schemas.check(source, records)
         (part,) = broker.place(principal, topic, records)
-        source = broker.ensure_topic(topic, principal.name)
+        source = broker.ensure_topic(topic, principal)
         if source.settings.schema:
             broker.schemas.check(source, records)
         target = topic, part.partition, records.encoded(broker.clock_us)
@@ -208,7 +210,7 @@ class DeadLetterQueue:
             return nothing
         purge = broker.engine.purge_topic(info.name)
         purge.on_done(lambda done: None if done.error is not None else self.forget(info.id))
-        return purge
+        return broker.audit.when_done(purge, principal, events.LETTERS_PURGED, topic)
 
     def forget(self, topic_id: int) -> None:
         """The entries of this topic are gone: so are the notes on them."""

@@ -1,12 +1,14 @@
 """What every door offers of schemas: list, show, validate, register, change, delete.
 
-Each asks the table of rights. Binding a topic is a change of its settings (Broker.change_topic).
+Each asks the table of rights, and changes are recorded in the audit trail. Binding a topic is a change of
+its settings (Broker.change_topic).
 """
 
 from typing import TYPE_CHECKING
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
+from penstock.broker.audit import events
 from penstock.broker.schemas.registry import LATEST, Registry, Schema
 from penstock.log.engine import Pending
 
@@ -62,17 +64,26 @@ class SchemaOperations:
         compatibility: str | None = None,
     ) -> Pending[Schema]:
         self._broker.require(principal, Operation.REGISTER_SCHEMA)
-        registry = self._registry
-        return self._broker.aside(lambda: registry.register(name, kind, definition, compatibility))
+        registry, trail = self._registry, self._broker.audit
+
+        def register() -> Schema:
+            found = registry.register(name, kind, definition, compatibility)
+            details = {"version": found.version, "type": kind, "compatibility": found.compatibility}
+            trail.changed_aside(principal, events.SCHEMA_REGISTERED, name, details)
+            return found
+
+        return self._broker.aside(register)
 
     def set_compatibility(
         self, principal: Principal, name: str, compatibility: str
     ) -> Pending[Schema]:
         self._broker.require(principal, Operation.CHANGE_SCHEMA)
-        registry = self._registry
+        registry, trail = self._registry, self._broker.audit
 
         def change() -> Schema:
             registry.set_compatibility(name, compatibility)
+            details = {"compatibility": compatibility}
+            trail.changed_aside(principal, events.SCHEMA_CHANGED, name, details)
             return registry.get(name)
 
         return self._broker.aside(change)
@@ -81,4 +92,11 @@ class SchemaOperations:
         """One version, or all of them."""
         self._broker.require(principal, Operation.DELETE_SCHEMA)
         registry, check = self._registry, self._broker.schemas.check_unused
-        return self._broker.aside(lambda: registry.delete(name, version, check))
+        trail = self._broker.audit
+
+        def delete() -> None:
+            registry.delete(name, version, check)
+            details = {"version": version if version != LATEST else "all"}
+            trail.changed_aside(principal, events.SCHEMA_DELETED, name, details)
+
+        return self._broker.aside(delete)

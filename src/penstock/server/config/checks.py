@@ -51,7 +51,7 @@ def development_key_allowed(config: Config, *, stored_keys: bool = False) -> boo
     """True if the well-known key `dev-key` may log in: there is no other key, and the server is
     reachable from this machine only."""
     on_loopback = all(address.is_loopback for address in listening(config).values())
-    return on_loopback and not config.keys and not stored_keys
+    return on_loopback and not config.keys and not config.users and not stored_keys
 
 
 def check_exposure(config: Config, *, stored_keys: bool = False) -> str | None:
@@ -62,7 +62,7 @@ def check_exposure(config: Config, *, stored_keys: bool = False) -> str | None:
         if not address.is_loopback
     ]
     missing = []
-    if not config.keys and not stored_keys:
+    if not config.keys and not config.users and not stored_keys:
         missing.append("no API keys ([[keys]] or penstock key create)")
     if config.tls.certificate is None:
         missing.append("no TLS (tls.certificate and tls.key)")

@@ -93,7 +93,7 @@ def _parse_key(table: Mapping[str, object], place: str, locate: Locate) -> KeyCo
         raise bad("", " and ".join(given) or "no key", "one of key, key_file, hash")
     if "key_file" in table:
         try:
-            values["secret"] = _content(values["key_file"])
+            values["secret"] = file_content(values["key_file"], MAX_KEY_BYTES)
         except ValueError as error:
             raise bad("key_file", values["key_file"], str(error)) from error
     if "secret" in values and not 0 < len(values["secret"].encode()) <= MAX_KEY_BYTES:
@@ -101,12 +101,12 @@ def _parse_key(table: Mapping[str, object], place: str, locate: Locate) -> KeyCo
     return KeyConfig(**values)
 
 
-def _content(path: str) -> str:
-    """Raises ValueError with what is expected."""
+def file_content(path: str, most_bytes: int) -> str:
+    """Of a file that holds a secret. Raises ValueError with what is expected."""
     try:
         with open(path, "rb") as file:
             # Enough to see that it is too long; two more for the end of the line.
-            return file.read(MAX_KEY_BYTES + 3).decode().rstrip("\r\n")
+            return file.read(most_bytes + 3).decode().rstrip("\r\n")
     except OSError as error:
         raise ValueError(f"a readable file ({error.strerror})") from error
     except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ directory.
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Literal
@@ -20,17 +20,20 @@ from penstock.server.config.checks import check_together
 from penstock.server.config.errors import BadValue, ConfigFileError, UnknownKey
 from penstock.server.config.keys import MASK, parse_keys
 from penstock.server.config.schema import KNOWN_KEYS, SECTIONS, Config
+from penstock.server.config.users import parse_users
 from penstock.server.protocols import PROTOCOLS
 
 ENVIRONMENT_PREFIX: Final = "PENSTOCK__"
 # A complete file is about 10 KB. Larger by far is not a configuration, and is not read into memory.
 MAX_FILE_BYTES: Final = 1024 * 1024
 
+_TABLES: Final = {"keys": "API keys", "users": "users"}
+
 _DATA_DIRECTORY: Final = "server.data_directory"
 
 _KEY_LINE: Final = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
 _SECTION_LINE: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-]+)\s*\]\s*(?:#.*)?")
-_KEYS_LINE: Final = re.compile(r"\s*\[\[\s*keys\s*\]\]\s*(?:#.*)?")
+_TABLE_LINE: Final = re.compile(r"\s*\[\[\s*(keys|users)\s*\]\]\s*(?:#.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """The effective configuration, and the source of each "section.key" and each "keys[n]"."""
+    """The effective configuration, and the source of each "section.key", "keys[n]" and "users[n]"."""
 
     config: Config
     sources: Mapping[str, Source]
@@ -67,6 +70,7 @@ def load_config(
     content, lines = _read_file(path) if path is not None else ({}, {})
     file = _FileSource(path or "", lines)
     keys = parse_keys(content.pop("keys", []), file.locate, _nearest)
+    users = parse_users(content.pop("users", []), file.locate, _nearest)
     given = _from_file(content, file)
     given.update(_from_environment(environment))
     given.update(_from_flags(flags))
@@ -80,11 +84,16 @@ def load_config(
     sources.update({name: raw.source for name, raw in given.items()})
     built: dict[str, Any] = {name: struct(**values[name]) for name, (struct, _) in SECTIONS.items()}
     protocols = {row.name: built.pop(row.name) for row in PROTOCOLS}
-    config = Config(**built, protocols=protocols, keys=keys)
-    for number in range(len(keys)):
-        sources[f"keys[{number}]"] = Source("file", file.locate(f"keys[{number}]"))
+    config = Config(**built, protocols=protocols, keys=keys, users=users)
+    for place in _tables(keys, users):
+        sources[place] = Source("file", file.locate(place))
     check_together(config, sources)
     return LoadedConfig(config, sources)
+
+
+def _tables(keys: Sequence[object], users: Sequence[object]) -> list[str]:
+    named = {"keys": keys, "users": users}
+    return [f"{name}[{n}]" for name, tables in named.items() for n in range(len(tables))]
 
 
 def variable_name(key: str) -> str:
@@ -110,7 +119,7 @@ class _FileSource:
         self._lines = lines
 
     def locate(self, key: str) -> str:
-        # A key of a [[keys]] table that is missing has the line of its table.
+        # A key of a [[keys]] or [[users]] table that is missing has the line of its table.
         line = self._lines.get(key) or self._lines.get(key.partition("].")[0] + "]")
         return self._path if line is None else f"{self._path}:{line}"
 
@@ -136,20 +145,20 @@ def _read_file(path: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _line_numbers(text: str) -> dict[str, int]:
-    """Lines of "section.key", "keys[n]" and "keys[n].key", for messages only.
+    """Lines of "section.key", "keys[n]", "users[n]" and "keys[n].key", for messages only.
 
     tomllib tells no positions. Reading line by line finds the usual way of writing; a key inside an
     inline table has no line, and a text over several lines that looks like TOML may mislead.
     """
     lines: dict[str, int] = {}
     section = ""
-    keys_seen = 0
+    seen = {"keys": 0, "users": 0}
     for number, line in enumerate(text.splitlines(), start=1):
-        if _KEYS_LINE.fullmatch(line):
-            section = f"keys[{keys_seen}]"
-            keys_seen += 1
+        if match := _TABLE_LINE.fullmatch(line):
+            section = f"{match[1]}[{seen[match[1]]}]"
+            seen[match[1]] += 1
             lines.setdefault(section, number)
-            lines.setdefault("keys", number)
+            lines.setdefault(match[1], number)
         elif match := _SECTION_LINE.fullmatch(line):
             section = match[1]
             lines.setdefault(section, number)
@@ -163,7 +172,7 @@ def _from_file(content: Mapping[str, Any], file: _FileSource) -> dict[str, _Raw]
     for section, table in content.items():
         if section not in SECTIONS:
             if isinstance(table, dict):
-                nearest = _nearest(section, (*SECTIONS, "keys"))
+                nearest = _nearest(section, (*SECTIONS, "keys", "users"))
                 nearest = f"[{nearest}]" if nearest else ""
                 raise UnknownKey(f"[{section}]", file.locate(section), nearest)
             raise UnknownKey(section, file.locate(section), _nearest_key(section))
@@ -207,8 +216,10 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, _Raw]:
 
 def _refuse_keys(name: str, source: str) -> None:
     # Processes of other users may see flags, and child processes inherit the environment.
-    if re.match(r"keys(\W|_|$)", name, re.IGNORECASE):
-        raise BadValue("keys", MASK, source, "API keys in the file only, as [[keys]] tables")
+    if found := re.match(r"(keys|users)(\W|_|$)", name, re.IGNORECASE):
+        what = found[1].lower()
+        expected = f"{_TABLES[what]} in the file only, as [[{what}]] tables"
+        raise BadValue(what, MASK, source, expected)
 
 
 def _require_utf8(name: str, raw: _Raw) -> None:

@@ -30,6 +30,7 @@ from penstock.server.config.kinds import (
     size,
     time,
 )
+from penstock.server.config.users import UserConfig
 from penstock.server.net.address import Address, parse_address
 from penstock.server.protocols import PROTOCOLS, ProtocolRow, ProtocolSection, QuicRow, quic_rows
 
@@ -348,6 +349,30 @@ class TopicDefaultsConfig(Section, frozen=True):
     encryption: Annotated[Flag, "Encrypt batches on disk; needs encryption.keys."] = False
 
 
+class AuditConfig(Section, frozen=True):
+    enabled: Annotated[
+        Flag,
+        "Record logins, refusals and administrative changes in the topic _audit.",
+    ] = True
+    retention_age_us: Annotated[
+        Annotated[int, time(least=SECOND_US, most=topic.MAX_NUMBER * MILLISECOND_US)] | None,
+        "Events older than this are removed.",
+    ] = 90 * DAY_US
+    # A client in a loop leaves some hundred bytes in a minute; a thousand changes are half a megabyte.
+    retention_bytes: Annotated[
+        Annotated[int, size(least=MIB, most=topic.MAX_NUMBER)] | None,
+        "The oldest events are removed when there are more bytes of them than this.",
+    ] = GIB
+    file: Annotated[
+        Path | None, "A file that gets every event as well, one JSON object a line; empty: none."
+    ] = None
+    file_bytes: Annotated[
+        Annotated[int, size(least=64 * KIB)] | None,
+        "The file is renamed to .1 and begun anew at this size; off: never, something else rotates it.",
+    ] = 100 * MIB
+    file_count: Annotated[int, count(most=1_000), "How many renamed files are kept."] = 10
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerConfig = ServerConfig()
     listeners: ListenersConfig = AllListenersConfig()
@@ -358,11 +383,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     encryption: EncryptionConfig = EncryptionConfig()
     topic_defaults: TopicDefaultsConfig = TopicDefaultsConfig()
+    audit: AuditConfig = AuditConfig()
     # The sections of the protocols, by their names.
     protocols: Mapping[str, ProtocolSection] = msgspec.field(
         default_factory=lambda: {row.name: row.section() for row in PROTOCOLS}
     )
     keys: tuple[KeyConfig, ...] = ()
+    users: tuple[UserConfig, ...] = ()
 
     def section(self, name: str) -> Any:
         return self.protocols[name] if name in self.protocols else getattr(self, name)
@@ -390,6 +417,7 @@ SECTIONS: Final[dict[str, tuple[type[Section], str]]] = {
     "log": (LogConfig, "The durable log."),
     "encryption": (EncryptionConfig, "Encryption of topics on disk, for those that ask for it."),
     "topic_defaults": (TopicDefaultsConfig, "Settings of topics that do not set them."),
+    "audit": (AuditConfig, "The audit trail."),
     **{row.name: (row.section, f"The {row.title} protocol.") for row in PROTOCOLS},
 }
 

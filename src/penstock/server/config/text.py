@@ -11,6 +11,7 @@ from penstock.server.config.keys import MASK, KeyConfig
 from penstock.server.config.kinds import Key, quote
 from penstock.server.config.loading import LoadedConfig, variable_name
 from penstock.server.config.schema import KNOWN_KEYS, SECTIONS
+from penstock.server.config.users import UserConfig
 
 _WIDTH: Final = 96
 # Comments stand in one column, unless a value is longer than this.
@@ -40,6 +41,15 @@ _INIT_KEYS: Final = """\
 #   key_file = "/etc/penstock/billing.key"
 #   role = "writer"
 #   topics = ["orders.*"]
+#
+# Users that the first start makes, when there is none of this name and never was. Give each exactly
+# one of password_file, password_env (a variable of the environment) or hash (penstock key hash).
+# Later changes are made with `penstock user`, and nothing here undoes them.
+#
+#   [[users]]
+#   name = "ops"
+#   roles = ["admin"]
+#   password_file = "/etc/penstock/ops.password"
 """
 
 
@@ -55,6 +65,9 @@ def render_show(loaded: LoadedConfig) -> str:
     for number, api_key in enumerate(loaded.config.keys):
         head = f"{'[[keys]]':<{_COMMENT_COLUMN}} # {loaded.sources[f'keys[{number}]']}"
         blocks.append("\n".join([head, *_key_lines(api_key)]) + "\n")
+    for number, user in enumerate(loaded.config.users):
+        head = f"{'[[users]]':<{_COMMENT_COLUMN}} # {loaded.sources[f'users[{number}]']}"
+        blocks.append("\n".join([head, *_user_lines(user)]) + "\n")
     return "\n".join(blocks)
 
 
@@ -80,6 +93,16 @@ def _keys(section: str) -> Iterator[tuple[str, str, Key]]:
 
 def _comment(words: str) -> list[str]:
     return textwrap.wrap(words, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _user_lines(user: UserConfig) -> Iterator[str]:
+    yield f"name = {quote(user.name)}"
+    yield f"roles = {quote(user.roles)}"
+    for field in ("password_file", "password_env"):
+        if (place := getattr(user, field)) is not None:
+            yield f"{field} = {quote(place)}"
+    if user.hash is not None:
+        yield f"hash = {quote(MASK)}"
 
 
 def _key_lines(key: KeyConfig) -> Iterator[str]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.principal import Origin
 from penstock.broker.access.rights import Action, Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.broker import Broker
@@ -118,8 +119,9 @@ class FlightCalls:
 
     def _login(self, question: Login, give: Give) -> None:
         access, address = self._broker.access, question.address
+        origin = Origin(FLIGHT, address)
         if question.key is None:
-            give(LoggedIn(access.without_login(FLIGHT)))
+            give(LoggedIn(access.at(access.without_login(FLIGHT), origin)))
             return
         self.logins.begin(address)
         waits = True
@@ -139,7 +141,7 @@ class FlightCalls:
                 self._on_failed_login(address, f"{address} (Flight)")
             end(failure(BrokerError(Code.NOT_AUTHENTICATED, "invalid API key")))
 
-        access.login(question.key, answered, wanted=lambda: waits, address=address)
+        self._broker.login(question.key, answered, lambda: waits, origin)
         if waits:
             # The peer does not wait longer than this.
             late = failure(BrokerError(Code.OVERLOADED, "the login took too long, try again"))
@@ -168,7 +170,7 @@ class FlightCalls:
         self._broker.require(question.who, Operation[question.operation], question.topic)
         if question.create:
             self._broker.require(question.who, Operation.CREATE_TOPIC, question.topic)
-            info, wanted = self._broker.ensure_topic(question.topic, question.who.name), None
+            info, wanted = self._broker.ensure_topic(question.topic, question.who), None
         else:
             info, wanted = self._info(question.topic), question.partitions
         count = info.partitions if wanted is None else len(wanted)

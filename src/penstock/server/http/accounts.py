@@ -72,18 +72,19 @@ async def change_password(api: Api, who: Principal, name: str, request: Password
     own = who.user_id is not None and who.name == name
     operation = Operation.CHANGE_OWN_PASSWORD if own else Operation.CHANGE_PASSWORD
     api.broker.require(who, operation)
-    if own and not await _is_right(api, name, request.current):
+    if own and not await _is_right(api, who, request.current):
         raise BrokerError(Code.INVALID_REQUEST, WRONG_PASSWORD)
     await asyncio.to_thread(api.broker.accounts.set_password, who, name, request.password)
 
 
-async def _is_right(api: Api, name: str, password: str) -> bool:
+async def _is_right(api: Api, who: Principal, password: str) -> bool:
     answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
-    api.broker.access.login_as(
-        name,
+    api.broker.login_as(
+        who.name,
         password,
         lambda found: None if answer.done() else answer.set_result(found),
-        wanted=lambda: not answer.done(),
+        lambda: not answer.done(),
+        who.origin,
     )
     found = await answer
     return found is not None and found.user_id is not None

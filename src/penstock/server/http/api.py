@@ -195,7 +195,7 @@ class Api:
         """The only answer that ever holds the key itself."""
         self.broker.require(who, Operation.CREATE_KEY)
         key = await asyncio.to_thread(
-            self.broker.access.create_key, request.name, request.role, request.topics
+            self.broker.accounts.create_key, who, request.name, request.role, request.topics
         )
         return {
             "name": request.name,
@@ -209,7 +209,8 @@ class Api:
         force = query.get("force", "false")
         if force not in ("true", "false"):
             raise invalid("force: expected true or false")
-        await asyncio.to_thread(self.broker.access.revoke_key, name, force=force == "true")
+        revoke = self.broker.accounts.revoke_key
+        await asyncio.to_thread(revoke, who, name, force=force == "true")
 
 
 def listed(

@@ -27,12 +27,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.principal import Origin
 from penstock.broker.access.rights import Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.server.http import (
     about,
     accounts,
+    audit,
     dead_letters,
     delayed,
     groups,
@@ -84,6 +86,8 @@ DECODED_AT_ONCE_BYTES: Final = 64 * 1024
 MAX_CALLS: Final = 64
 # Logins that wait for the slow hash of a key. A peer that is gone is not noticed before its turn.
 MAX_LOGINS_PER_ADDRESS: Final = 32
+# How long a login may wait for its turn: as long as a command waits for an answer.
+LOGIN_TIME_S: Final = 10.0
 # In the scope of a request: it counts as one of the calls that go on.
 COUNTED: Final = "penstock.counted"
 API_PREFIX: Final = "/api/v1/"
@@ -272,6 +276,8 @@ CALLS: Final[dict[str, dict[str, Call]]] = {
         "PUT": Call(Operation.CHANGE_RULE, accounts.set_rule, body=RuleRequest),
         "DELETE": Call(Operation.CHANGE_RULE, accounts.delete_rule, NO_CONTENT_STATUS),
     },
+    "audit": {"GET": Call(Operation.READ_AUDIT, audit.query, query=audit.QUERY)},
+    "audit/export": {"GET": Call(Operation.READ_AUDIT, audit.export, query=audit.EXPORT)},
 }
 
 
@@ -402,8 +408,9 @@ class HttpApp:
         found = call.function(api, who, *arguments)
         if inspect.isawaitable(found):
             found = await found
-        if isinstance(found, Page):
-            return StreamingResponse(self.pages.pieces(found), call.status, media_type=JSON)
+        if isinstance(found, Page | audit.ExportPage):
+            pieces = self.pages.pieces(found)
+            return StreamingResponse(pieces, call.status, media_type=found.media_type)
         return Response(status_code=call.status) if found is None else _json(found, call.status)
 
     async def _login(self, request: Request) -> tuple[Api, Principal]:
@@ -415,10 +422,12 @@ class HttpApp:
         if certificate and "Authorization" not in request.headers:
             own = self.certified(certificate, _peer(request.scope))
             if own is not None:
-                return api, own
+                origin = Origin("http", host)
+                api.broker.audit.login(origin, own.name, own)
+                return api, api.broker.access.at(own, origin)
         name, key = _credentials(request)
         answer: asyncio.Future[Principal | None] = asyncio.get_running_loop().create_future()
-        access = api.broker.access
+        broker, origin = api.broker, Origin("http", host)
 
         def done(who: Principal | None) -> None:
             if not answer.done():
@@ -430,10 +439,13 @@ class HttpApp:
         self._logins.begin(host)
         try:
             if name is None:
-                access.login(key, done, wanted=wanted, address=host)
+                broker.login(key, done, wanted, origin)
             else:
-                access.login_as(name, key, done, wanted=wanted, address=host)
-            who = await answer
+                broker.login_as(name, key, done, wanted, origin)
+            async with asyncio.timeout(LOGIN_TIME_S):
+                who = await answer
+        except TimeoutError:
+            raise BrokerError(Code.OVERLOADED, "too many wrong logins, try again soon") from None
         finally:
             self._logins.end(host)
         if who is None:

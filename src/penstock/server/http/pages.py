@@ -52,6 +52,8 @@ def _next_piece(pieces: Iterator[bytes]) -> bytes | None:
 class Page:
     """What was read, of one partition; at most `limit` records of it are shown."""
 
+    media_type: Final = "application/json"
+
     def __init__(self, partition: int, found: ReadResult, limit: int) -> None:
         self._partition = partition
         self._found = found

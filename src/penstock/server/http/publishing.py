@@ -49,7 +49,7 @@ async def publish(api: Api, who: Principal, name: str, request: PublishRequest) 
         return await _delay(api, who, name, request, rows)
     expiry_us = broker.expiry_us(request.ttl_ms or 0)
     named = request.partition is not None
-    info = api.info(name) if named else broker.ensure_topic(name, who.name)
+    info = api.info(name) if named else broker.ensure_topic(name, who)
     _check_sizes(rows, info)
     whole = _records(rows, range(len(rows)), broker.clock_us(), expiry_us)
     violation = await _violation(api, info, whole)

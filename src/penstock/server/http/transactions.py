@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
-from penstock.broker.transactions import OpenTransaction, not_found
+from penstock.broker.transactions import OpenTransaction, not_found, owner_id
 from penstock.server.http.api import Api, Json, Query, listed
 from penstock.server.http.api_types import StageRequest
 from penstock.server.http.publishing import plain_values, rows_of
@@ -80,7 +80,7 @@ def _visible(api: Api, who: Principal) -> list[OpenTransaction]:
     return [
         one
         for one in api.broker.transactions
-        if everything or (one.user is None and one.owner.name == who.name)
+        if everything or (one.user is None and one.owner.id == owner_id(who))
     ]
 
 
@@ -88,7 +88,7 @@ def _shown(api: Api, one: OpenTransaction) -> Json:
     """`topics`: with the records that wait in memory; large transactions have parts in files."""
     return {
         "id": one.id,
-        "owner": one.owner.name,
+        "owner": one.owner.principal.name,
         "state": "open" if one.ending is None else "committing",
         "begun_us": one.begun_us,
         "connection": one.user is not None,

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.broker.access import rights
 from penstock.broker.access.access import Principal
+from penstock.broker.access.principal import Origin
 from penstock.broker.delivery.collection import Delivery
 from penstock.broker.errors import RecordTooLarge
 from penstock.broker.port import Port
@@ -26,7 +27,7 @@ from penstock.sessions.blipmq.refusals import (
     subscribe_nack,
     without_rows,
 )
-from penstock.sessions.stream import FrameSize, SessionLimits, Stream
+from penstock.sessions.stream import FrameSize, SessionLimits, Stream, host_of
 from penstock.wire.blipmq import frames as wire
 from penstock.wire.blipmq.batch import encode_nacks, pack_consecutive
 from penstock.wire.blipmq.split import (
@@ -222,7 +223,7 @@ class BlipMQSession(BaseSession[Operation]):
             key,
             lambda who: self._logged_in(frame.correlation_id, who),
             wanted=lambda: self.state != OVER,
-            address=self.stream.peer.rpartition(":")[0],
+            origin=Origin("blipmq", host_of(self.stream.peer)),
         )
         return not self._login_is_open
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.principal import Origin
 from penstock.broker.access.rights import Operation
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import Port
@@ -26,7 +27,7 @@ from penstock.log.engine import AppendToken
 from penstock.sessions.base import OVER, BaseSession, Slot
 from penstock.sessions.felix.options import DEFAULT_SCOPE, FelixOptions, topic_of
 from penstock.sessions.felix.publishes import UNAUTHORIZED, Publishes, find_topic, words
-from penstock.sessions.stream import SessionLimits
+from penstock.sessions.stream import SessionLimits, host_of
 from penstock.sessions.streams import QuicStream
 from penstock.wire.errors import PeerError
 from penstock.wire.felix import messages as m
@@ -156,7 +157,7 @@ class FelixSession(BaseSession[Item]):
             request.token,
             lambda who: self._logged_in(request, who),
             wanted=lambda: self.state != OVER,
-            address=self.stream.peer.rpartition(":")[0],
+            origin=Origin("felix", host_of(self.stream.peer)),
         )
         return not self._login_is_open
 

@@ -29,7 +29,8 @@ def log_in(session: Conversation, call: Call, request: m.Auth) -> None:
         request.password,
         done,
         wanted=lambda: session.state != OVER,
-        address=session.peer_host,
+        origin=session.origin,
+        open_to_all=True,
     )
 
 

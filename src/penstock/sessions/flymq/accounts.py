@@ -133,7 +133,7 @@ def change_password(session: Conversation, call: Call, request: a.UserRequest) -
         request.old_password,
         session.guarded(checked),
         wanted=lambda: session.state != OVER,
-        address=session.peer_host,
+        origin=session.origin,
     )
 
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.broker.access.access import Principal
+from penstock.broker.access.principal import Origin
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import Port
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending, TopicInfo
 from penstock.sessions.base import BaseSession, Slot
 from penstock.sessions.flymq.refusals import refusal
-from penstock.sessions.stream import FrameSize, SessionLimits, Stream
+from penstock.sessions.stream import FrameSize, SessionLimits, Stream, host_of
 from penstock.wire.flymq.frames import SDK, SPEC
 from penstock.wire.flymq.layout import Message
 from penstock.wire.flymq.opcodes import Opcode, encode_error, encode_reply
@@ -73,9 +74,9 @@ class Conversation(BaseSession[Item]):
         return self._advertise or self.stream.local
 
     @property
-    def peer_host(self) -> str:
-        """The address of the peer, without its port: addresses take turns where logins wait."""
-        return self.stream.peer.rpartition(":")[0]
+    def origin(self) -> Origin:
+        """Addresses take turns where logins wait."""
+        return Origin("flymq", host_of(self.stream.peer))
 
     def count_failed_login(self) -> None:
         """Too many of them end the connection."""

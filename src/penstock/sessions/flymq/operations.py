@@ -1,16 +1,17 @@
 """What each opcode needs and does: its operation in the table of rights, and the function for it.
 
-An opcode of the wire's table (wire/flymq/opcodes.py) that is not here is decoded and answered with one
-ERROR, "not supported yet by this version".
+Every opcode of the wire's table (wire/flymq/opcodes.py) is here; tests/conformance/rights compares them.
 """
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.access.rights import Operation
+from penstock.broker.port import Port
 from penstock.sessions.flymq import (
     access,
     accounts,
+    audit,
     dead_letters,
     delays,
     groups,
@@ -29,7 +30,7 @@ class Row(NamedTuple):
     """`without_topic`: the operation where the request names no topic. `own`: where it is about the account
     of the user who asks. `changes`: metadata or records. Such a request takes effect in its order without
     waiting, and only its answer waits for the disk. `right_first`: who lacks the right is told so
-    whatever the payload is."""
+    whatever the payload is. `feature_first`: and then that what it is about is switched off."""
 
     operation: Operation
     handle: Handle | None
@@ -37,10 +38,15 @@ class Row(NamedTuple):
     changes: bool = False
     own: Operation | None = None
     right_first: bool = False
+    feature_first: Callable[[Port], None] | None = None
 
 
 def _admin(operation: Operation, handle: Handle) -> Row:
     return Row(operation, handle, right_first=True)
+
+
+def _audit(handle: Handle) -> Row:
+    return Row(Operation.READ_AUDIT, handle, right_first=True, feature_first=audit.require_enabled)
 
 
 OPERATIONS: Final[dict[int, Row]] = {
@@ -101,4 +107,6 @@ OPERATIONS: Final[dict[int, Row]] = {
         Operation.CHANGE_PASSWORD, accounts.change_password, own=Operation.CHANGE_OWN_PASSWORD
     ),
     0x7D: Row(Operation.LIST_ROLES, accounts.list_roles),
+    0x80: _audit(audit.query),
+    0x81: _audit(audit.export),
 }

@@ -67,7 +67,7 @@ def _parts(session: Conversation, run: ProduceRun, records: Records) -> list[Par
     if run.partition == ANY_PARTITION:
         return session.port.place(session.principal, run.topic_name, records)
     session.port.require(session.principal, Operation.PUBLISH, run.topic_name)
-    info = session.port.ensure_topic(run.topic_name)
+    info = session.port.ensure_topic(run.topic_name, session.principal)
     if not 0 <= run.partition < info.partitions:
         raise BrokerError(Code.UNKNOWN_PARTITION)
     return [Part(run.partition, records, None)]

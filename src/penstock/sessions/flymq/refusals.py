@@ -6,7 +6,7 @@ alone. Some texts are those of the existing server, because clients look for the
 
 from typing import Final
 
-from penstock.broker.errors import BrokerError, Code, from_exception
+from penstock.broker.errors import Code, from_exception
 from penstock.broker.schemas.violations import SchemaViolation
 from penstock.wire.errors import PeerError
 from penstock.wire.flymq.layout import Message
@@ -16,6 +16,7 @@ _NOT_FOUND: Final = "partition {partition} not found"
 # The operations that say it in other words than the rest.
 OUT_OF_RANGE_NAMES: Final = frozenset({"PRODUCE", "CONSUME", "CONSUME_ZERO_COPY"})
 
+_OF_AUDIT: Final = frozenset({"AUDIT_QUERY", "AUDIT_EXPORT"})
 # Changes of schemas say what has failed, where it was for the schema.
 _SCHEMA_CHANGES: Final = {"REGISTER_SCHEMA": "register", "DELETE_SCHEMA": "delete"}
 _OF_SCHEMAS: Final = frozenset(
@@ -29,10 +30,6 @@ _OF_SCHEMAS: Final = frozenset(
 )
 
 
-def not_supported(name: str) -> BrokerError:
-    return BrokerError(Code.INVALID_REQUEST, f"not supported yet by this version: {name}")
-
-
 def refusal(name: str, request: Message | None, error: BaseException) -> tuple[int, str]:
     """Number and text for a request of the opcode `name` that failed."""
     if isinstance(error, PeerError):
@@ -42,7 +39,9 @@ def refusal(name: str, request: Message | None, error: BaseException) -> tuple[i
     text = str(refused)
     if text.startswith("unsupported schema type"):
         return refused.code.number, text
-    if refused.code is Code.UNKNOWN_TOPIC and hasattr(request, "topic"):
+    if name in _OF_AUDIT and refused.code is Code.NOT_AUTHORIZED:
+        text = f"{text}; admin access required for audit queries"
+    elif refused.code is Code.UNKNOWN_TOPIC and hasattr(request, "topic"):
         text = f"topic not found: {topic}"
     elif refused.code is Code.UNKNOWN_PARTITION:
         words = _OUT_OF_RANGE if name in OUT_OF_RANGE_NAMES else _NOT_FOUND

@@ -16,7 +16,6 @@ from penstock.sessions.flymq.conversation import Call, Conversation
 from penstock.sessions.flymq.delays import delay
 from penstock.sessions.flymq.operations import OPERATIONS, Row
 from penstock.sessions.flymq.produces import produce
-from penstock.sessions.flymq.refusals import not_supported
 from penstock.sessions.flymq.transactions import stage
 from penstock.wire.errors import PeerError
 from penstock.wire.flymq.frames import MAX_PAYLOAD_BYTES, SDK, Frame
@@ -127,19 +126,24 @@ class FlyMQSession(Conversation):
         call = Call(opcode, decoded.request, self.hold(size))
         row = OPERATIONS.get(opcode.number)
         try:
-            if row is None or row.handle is None:
-                raise not_supported(opcode.name)
+            # Every opcode has a row, and those without a function come in runs.
+            assert row is not None and row.handle is not None, opcode.name
             self._require(row, call)
+            if row.feature_first is not None:
+                row.feature_first(self.port)
             row.handle(self, call, decoded.request)
         except PenstockError as error:
             self.refuse(call, error)
 
     def _right_or(self, error: PenstockError, number: int) -> PenstockError:
-        """What to answer a payload that cannot be read: for some opcodes that the right is missing."""
+        """What to answer a payload that cannot be read: for some opcodes that the right is missing, or that
+        the feature is off."""
         row = OPERATIONS.get(number)
         if row is not None and row.right_first:
             try:
                 self.port.require(self.principal, row.operation, "")
+                if row.feature_first is not None:
+                    row.feature_first(self.port)
             except PenstockError as refusal:
                 return refusal
         return error

@@ -207,7 +207,7 @@ class RustLogSession(BaseSession[wire.Frame]):
 
     def _produce(self, dialect: Dialect, request: wire.Produce, slot: Slot) -> None:
         if self._auto_create:
-            self._port.ensure_topic(request.topic)
+            self._port.ensure_topic(request.topic, self._principal)
         next_offset = self._port.offsets(request.topic, request.partition)[1]
         if not request.records:
             slot.reply = dialect.produced(next_offset, 0)

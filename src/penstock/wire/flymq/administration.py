@@ -229,15 +229,15 @@ class Roles(Message, frozen=True):
 class AuditQuery(Message, frozen=True):
     """Times are Unix seconds, 0 is open."""
 
-    start_s: I64
-    end_s: I64
-    types: list[Text]
-    user: Text
-    resource: Text
-    result: Text
-    search: Text
-    limit: I32
-    offset: I32
+    start_s: I64 = 0
+    end_s: I64 = 0
+    types: list[Text] = []  # noqa: RUF012  # msgspec makes a new one for each
+    user: Text = ""
+    resource: Text = ""
+    result: Text = ""
+    search: Text = ""
+    limit: I32 = 0
+    offset: I32 = 0
 
 
 class AuditDetail(Message, frozen=True):
