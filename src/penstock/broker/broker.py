@@ -160,8 +160,7 @@ class Broker:
         origin: Origin,
         open_to_all: bool = False,
     ) -> None:
-        """A user with the password, or a key with its name. `open_to_all`: the door welcomes everybody
-        while `login_is_open`, so that no login fails then."""
+        """A user, or a key with its name. `open_to_all`: no login fails there while `login_is_open`."""
         done = self._recorded(origin, name, done, open_to_all)
         self.access.login_as(name, password, done, wanted=wanted, address=origin.address)
 
@@ -187,7 +186,6 @@ class Broker:
         return self._grants.has_any(principal) or self.access.still_valid(principal)
 
     def login_is_open(self) -> bool:
-        """Whether any login is welcome; it gives no rights."""
         return self.access.login_is_open()
 
     # --- topics ----------------------------------------------------------------------------------
@@ -262,11 +260,10 @@ class Broker:
             self._check_room(topics=1, partitions=partitions)
         self.engine.create_topic(topic, partitions, settings)
         logger.info(MADE, topic, partitions, principal.name)
-        durable = self.engine.topic_durable(topic)
-        if durable is None:
+        if (durable := self.engine.topic_durable(topic)) is None:
             return None
-        details = {"partitions": partitions}
-        return self.audit.when_done(durable, principal, events.TOPIC_CREATED, topic, details)
+        told = {"partitions": partitions}
+        return self.audit.when_done(durable, principal, events.TOPIC_CREATED, topic, told)
 
     def change_topic(
         self,

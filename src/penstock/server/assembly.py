@@ -152,6 +152,7 @@ def audit_options(config: Config) -> AuditOptions:
         chosen.enabled,
         (chosen.retention_age_us or 0) // MILLISECOND_US,
         chosen.retention_bytes or 0,
+        config.topic_defaults.encryption,
     )
 
 

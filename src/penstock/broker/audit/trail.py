@@ -67,11 +67,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """`retention_bytes` 0: no limit."""
+    """`retention_bytes` 0: no limit. `encryption`: of a trail that is made from now on."""
 
     enabled: bool = False
     retention_ms: int = 90 * DAY_MS
     retention_bytes: int = 0
+    encryption: bool = False
 
     def settings(self) -> TopicSettings:
         return TopicSettings(
@@ -80,6 +81,7 @@ class AuditOptions:
             # Retention works in steps of a segment.
             segment_bytes=16 * 1024 * 1024,
             compression="zstd",
+            encryption=self.encryption,
         )
 
 
