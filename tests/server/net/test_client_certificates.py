@@ -268,7 +268,8 @@ def test_the_command_line(
         authority.ca,
     )
     own = ("--cert", path_of(authority, "al"))
-    server.call(lambda: server.server.broker.ensure_topic("from-the-command-line"))
+    broker = server.server.broker
+    server.call(lambda: broker.ensure_topic("from-the-command-line", broker.access.anonymous))
     publish = ("pub", "from-the-command-line", "hello", *options, *where)
     assert cli.main([*publish, *own]) == 0, capfd.readouterr().err
     assert cli.main(["cat", "from-the-command-line", "-n", "1", *where, *own]) == 0
