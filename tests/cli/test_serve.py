@@ -22,7 +22,7 @@ from penstock.wire.rustlog.binary import encode_request
 SOURCE = str(Path(__file__).parents[2] / "src")
 FREE_PORTS = (
     *("--tcp", "127.0.0.1:0", "--blipmq", "127.0.0.1:0"),
-    *("--flight", "off", "--http", "127.0.0.1:0"),
+    *("--flight", "off", "--http", "127.0.0.1:0", "--udp", "off", "--felix", "off"),
 )
 LAST_LINE = "Read it again"
 

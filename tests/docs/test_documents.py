@@ -27,6 +27,8 @@ from penstock.server.config.checks import listening
 from penstock.server.config.loading import load_config
 from penstock.server.config.schema import KNOWN_KEYS
 from penstock.server.http.app import API_PREFIX, CALLS, STATUS
+from penstock.server.net.quic.certificates import CERTIFICATE_FILE
+from penstock.server.net.quic.python_engine import PythonEngine
 
 # py: snippets for a Spark session, which tests/spark/test_docs.py runs.
 LANGUAGES = {"console", "python", "output", "toml", "sh", "text", "json", "py"}
@@ -260,6 +262,9 @@ def test_the_banner_in_the_readme_is_that_of_a_bare_start() -> None:
         keys="development",
         without_login={"rustlog": "no topic"},
         command=".venv/bin/penstock",
+        quic_engine=PythonEngine.name,
+        # Each server has another one.
+        quic_trust=f"{CERTIFICATE_FILE} in the data directory, SHA-256 ...",
     )
     (shown,) = Document(ROOT / "README.md").of("text")
     assert shown.text.splitlines() == render(facts).splitlines()

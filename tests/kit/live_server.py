@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -76,6 +77,10 @@ class LiveServer:
     def run(self, coroutine: Coroutine[None, None, T]) -> T:
         """Runs a coroutine on the server's loop and waits for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
+
+    def begin(self, coroutine: Coroutine[None, None, T]) -> "Future[T]":
+        """Runs a coroutine on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, function: Callable[[], T]) -> T:
         """Runs a function on the server's loop: a look inside without races."""

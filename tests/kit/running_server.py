@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.limits import HANG_S
+from penstock.server.config.checks import quic_listeners
 from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
@@ -81,6 +82,7 @@ def make_server(data: Path, config: Path | None = None, /, **settings: str) -> S
         "listeners.rustlog": FREE_PORT,
         "listeners.flight": "off",
         "listeners.http": FREE_PORT,
+        **{f"listeners.{name}": FREE_PORT for name in quic_listeners()},
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
     return Server(load_config(None if config is None else str(config), {}, flags), environment={})

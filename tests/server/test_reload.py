@@ -10,6 +10,7 @@ from kit.running_server import FREE_PORT, Running, running_server
 
 from penstock.server import logs
 from penstock.server.assembly import flight_settings
+from penstock.server.config.checks import quic_listeners
 from penstock.server.config.errors import ConfigError
 from penstock.server.config.loading import LoadedConfig, load_config
 from penstock.server.config.schema import KNOWN_KEYS
@@ -32,6 +33,14 @@ VALUES = (
         "compact",
         "interval",
         "none",
+        "doc",
+        "drop_oldest",
+        "1300",
+        "binary",
+        "on",
+        "document",
+        '{ "a" = "block" }',
+        '{ "a" = { topic = "b" } }',
     ),
     *("reference", "silent", "key", "sdk", "other.example", "127.0.0.1:0", "off", "/x"),
 )
@@ -58,7 +67,8 @@ def logging_as_before() -> Iterator[None]:
 
 
 def base(data: Path) -> dict[str, str]:
-    listeners = dict.fromkeys(("tcp", "blipmq", "rustlog", "http"), FREE_PORT)
+    names = ("tcp", "blipmq", "rustlog", "http", *quic_listeners())
+    listeners = dict.fromkeys(names, FREE_PORT)
     return {
         "server.data_directory": str(data),
         "listeners.flight": "off",
@@ -144,7 +154,9 @@ def test_tls_where_there_was_none_needs_a_restart(
 
     async def body() -> None:
         async with running_server(tmp_path / "data") as running:
-            flags = {**base(tmp_path / "data"), **given}
+            # QUIC asks for no certificates.
+            off = {f"listeners.{name}": "off" for name in quic_listeners()}
+            flags = {**base(tmp_path / "data"), **off, **given}
             await reload(running.server, lambda: load_config(None, {}, flags))
             assert running.server.certificates.context is None
             assert running.server.config.tls.certificate is None, "else Flight alone would have it"

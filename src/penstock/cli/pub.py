@@ -41,7 +41,9 @@ FLYMQ: Final = "flymq"
 if TYPE_CHECKING:
     Door = str
 else:
-    Door = StrEnum("Door", {name: name for name in (*(row.name for row in PROTOCOLS), HTTP)})
+    Door = StrEnum(
+        "Door", {name: name for name in (*(row.name for row in PROTOCOLS if row.publisher), HTTP)}
+    )
 
 DEFAULT_PROTOCOL: Final = PROTOCOLS[0].name
 Protocol = Annotated[

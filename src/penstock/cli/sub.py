@@ -44,7 +44,10 @@ GROUP_NEEDS_RUSTLOG: Final = "--group needs --protocol rustlog or flymq"
 if TYPE_CHECKING:
     Source = str
 else:
-    Source = StrEnum("Source", {name: name for name in (*(row.name for row in PROTOCOLS), HTTP)})
+    Source = StrEnum(
+        "Source",
+        {name: name for name in (*(row.name for row in PROTOCOLS if row.subscriber), HTTP)},
+    )
 
 Decode = Annotated[
     bool, typer.Option("--decode", help="Show values as JSON, by the schema of the topic.")

@@ -117,6 +117,8 @@ class Metrics:
             yield from _transactions(self.broker)
             yield from _delayed(self.broker)
             yield from _audit(self.broker, self.audit_file)
+            yield from _fanout(self.broker)
+            yield from _cache(self.broker)
         if statistics is not None:
             yield from self._log(statistics)
         if self.flight is not None:
@@ -353,6 +355,30 @@ def _audit(broker: Broker, file: AuditFile | None) -> Iterator[Metric]:
     yield _counter("audit_file_lost_events", "Events that audit.file lacks.", lost)
     words = "Logins that wait because too many passwords were wrong."
     yield _gauge("throttled_logins", words, broker.access.logins.parked)
+
+
+def _fanout(broker: Broker) -> Iterator[Metric]:
+    counters = broker.fanout.counters
+    yield _gauge("event_subscriptions", "Subscriptions to events.", counters.subscriptions)
+    yield _counter("event_batches_encoded", "Batches of events encoded.", counters.encoded)
+    yield _counter("event_batches_shared", "Taken by one more subscriber.", counters.shared)
+    yield _counter("dropped_events", "Events that slow subscribers missed.", counters.dropped)
+    yield _counter(
+        "disconnected_subscribers", "Subscriptions ended for slowness.", counters.disconnected
+    )
+    yield _gauge("shared_cursors", "Groups and readers that share topics.", len(broker.cursors))
+
+
+def _cache(broker: Broker) -> Iterator[Metric]:
+    cache = broker.cache.memory
+    counters = cache.counters
+    yield _gauge("cache_entries", "Values in the cache.", len(cache))
+    yield _gauge("cache_bytes", "Their memory.", cache.used_bytes)
+    yield _gauge("cache_bytes_limit", "The limit.", broker.options.cache_bytes)
+    reads = {"hit": counters.hits, "miss": counters.misses}
+    yield _counters("cache_reads", "Reads of the cache.", "outcome", reads)
+    gone = {"evicted": counters.evicted, "expired": counters.expired}
+    yield _counters("cache_removed", "Values that left the cache.", "reason", gone)
 
 
 def _flight(host: FlightHost) -> Iterator[Metric]:

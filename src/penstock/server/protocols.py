@@ -8,20 +8,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
+import msgspec
+
 from penstock.server.config.kinds import (
     MILLISECOND_US,
     Count,
     Flag,
+    Names,
+    Path,
     Section,
     Size,
     Text,
     Time,
     TopicRequest,
     Topics,
+    count,
+    table,
     time,
 )
 from penstock.wire.blipmq import frames as blipmq
+from penstock.wire.felix import frames as felix
 from penstock.wire.flymq import frames as flymq
+from penstock.wire.fujin import sizes as fujin
 from penstock.wire.primitives import frame_size
 from penstock.wire.rustlog import frames as rustlog
 
@@ -241,6 +249,212 @@ def _open_flymq(port: "Port", stream: "Stream", terms: Terms) -> "Session":
     )
 
 
+# --- Felix ----------------------------------------------------------------------------------------
+
+SlowSubscribers = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
+
+
+class FelixConfig(ProtocolSection, frozen=True):
+    dialect: Annotated[
+        Literal["auto", "doc", "native"],
+        "Shape of replies: as in the document, as Rust clients read them, or as each request shows.",
+    ] = "auto"
+    principal: Annotated[Text, "Streams act as this user until they log in."] = "anonymous"
+    auto_create: Annotated[
+        Flag, "A stream is made by its first publish or subscription, a cache by its first request."
+    ] = False
+    streams: Annotated[
+        Topics, 'Streams to create at start, each "tenant/namespace/stream": the name of its topic.'
+    ] = ()
+    caches: Annotated[Names, 'Caches that exist, each "tenant/namespace/cache".'] = ()
+    cache_bytes: Annotated[
+        Size, "Memory of the cache; then what was not used for longest goes."
+    ] = 64 * 1024 * 1024
+    cache_topic: Annotated[
+        Path | None, "A topic that keeps the cache over restarts; empty: memory alone."
+    ] = None
+    slow_subscribers: Annotated[
+        SlowSubscribers,
+        "What a subscriber gets that falls behind: everything, later; no more than the newest or the "
+        "oldest events of its queue; or the end of its subscription.",
+    ] = "block"
+    slow_subscribers_of: Annotated[
+        Annotated[
+            dict[str, SlowSubscribers],
+            table('a table of streams, such as { "t/n/s" = "drop_oldest" }'),
+        ],
+        "The same for single streams.",
+    ] = msgspec.field(default_factory=dict)
+    queue_events: Annotated[
+        Count, "Events that a subscriber may be behind before some are dropped."
+    ] = 1_024
+    event_encoding: Annotated[
+        Literal["json", "binary", "auto"],
+        "Frames of events; auto: binary for clients that show that they can read it.",
+    ] = "json"
+    event_batch_max_events: Annotated[Count, "Events of one frame."] = 64
+    event_batch_max_bytes: Annotated[
+        Size, "Bytes of the events of one frame; a larger one goes alone."
+    ] = 262_144
+    event_batch_max_delay_us: Annotated[
+        Annotated[int, time(least=0)], "How long an event waits for others to share its frame."
+    ] = 250
+    fanout_batch_size: Annotated[Count, "With 1, each event has a frame of its own."] = 64
+    event_single_binary_enabled: Annotated[
+        Flag, "Such frames are binary for clients that can read it, from a size on."
+    ] = False
+    event_single_binary_min_bytes: Annotated[Size, "That size."] = 512
+    max_frame_bytes: Annotated[Size, "Largest payload of a frame of a client."] = 16 * 1024 * 1024
+    max_subscriptions: Annotated[Count, "Subscriptions of one connection."] = 1_024
+
+    def acts_as(self) -> str | None:
+        return self.principal
+
+    def makes_topics(self) -> bool:
+        return self.auto_create
+
+    def first_topics(self) -> tuple[TopicRequest, ...]:
+        return self.streams
+
+    def broker_options(self) -> dict[str, Any]:
+        return {"cache_bytes": self.cache_bytes, "cache_topic": self.cache_topic or ""}
+
+
+def _open_felix(port: "Port", connection: "QuicConnection", terms: Terms) -> "ConnectionSession":
+    from penstock.sessions.felix.connection import FelixConnection
+    from penstock.sessions.felix.options import FelixOptions
+
+    chosen = terms.section
+    options = FelixOptions(
+        max_frame_bytes=chosen.max_frame_bytes,
+        dialect=chosen.dialect,
+        auto_create=chosen.auto_create,
+        caches=frozenset(chosen.caches),
+        policies=chosen.slow_subscribers_of,
+        policy=chosen.slow_subscribers,
+        queue_events=chosen.queue_events,
+        event_encoding=chosen.event_encoding,
+        batch_events=chosen.event_batch_max_events,
+        batch_bytes=chosen.event_batch_max_bytes,
+        batch_delay_us=chosen.event_batch_max_delay_us,
+        fanout_batch_size=chosen.fanout_batch_size,
+        single_binary=chosen.event_single_binary_enabled,
+        single_binary_min_bytes=chosen.event_single_binary_min_bytes,
+        max_subscriptions=chosen.max_subscriptions,
+    )
+    return FelixConnection(port, connection, terms.limits, terms.principal, options)
+
+
+# --- Fujin ----------------------------------------------------------------------------------------
+
+
+class RouteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a name of Fujin leads."""
+
+    topic: str
+    group: str | None = None
+    start: Literal["committed", "earliest", "latest"] = "committed"
+
+
+def _plain_routes(routes: Mapping[str, RouteConfig]) -> dict[str, dict[str, str]]:
+    return {
+        name: {
+            field: value
+            for field, value in msgspec.structs.asdict(route).items()
+            if value is not None
+        }
+        for name, route in routes.items()
+    }
+
+
+class FujinConfig(ProtocolSection, frozen=True):
+    principal: Annotated[Text, "Fujin has no login; its connections act as this user."] = (
+        "anonymous"
+    )
+    routes: Annotated[
+        Annotated[
+            dict[str, RouteConfig],
+            table(
+                'a table of routes, each [fujin.routes.name] with topic = "...", and group and start '
+                '("committed", "earliest", "latest") where wanted',
+                _plain_routes,
+            ),
+        ],
+        "Names of writers and readers: their topic, and the group whose readers share it. Without a "
+        "route a name is that of a topic, and each reader gets everything from the end of the log.",
+    ] = msgspec.field(default_factory=dict)
+    only_routes: Annotated[Flag, "Names without a route are unknown."] = False
+    auto_create: Annotated[Flag, "Create a topic at its first writer or reader."] = False
+    write_headers: Annotated[
+        Literal["auto", "on", "off"],
+        "Whether WRITE has headers: as its bytes show, always, never. Clients that send none need off "
+        "for messages of a multiple of 65536 bytes.",
+    ] = "auto"
+    max_message_bytes: Annotated[Size, "Largest message of a WRITE."] = 16 * 1024 * 1024
+    outcomes: Annotated[
+        Literal["client", "document"],
+        "The outcome of ACK and NACK: 0 is done, as clients read it, or 1 is, as in the document.",
+    ] = "client"
+    fetch_max_wait_us: Annotated[
+        Annotated[int, time()] | None, "How long a FETCH waits for a message; off: without end."
+    ] = 1_000 * MILLISECOND_US
+    ping_interval_us: Annotated[Time, "Time between two pings."] = 2_000 * MILLISECOND_US
+    ping_timeout_us: Annotated[
+        Time, "A client that does not answer for this long is disconnected."
+    ] = 5_000 * MILLISECOND_US
+    ping_retries: Annotated[Annotated[int, count(least=0)], "Pings that may fail before that."] = 0
+    stop_grace_us: Annotated[
+        Time, "When the server stops, clients have this long to disconnect."
+    ] = 15_000 * MILLISECOND_US
+    max_deliveries: Annotated[
+        Count, "Deliveries of a message that is refused each time; then it goes to <topic>.dlq."
+    ] = 5
+    retry_backoff_us: Annotated[
+        Time, "Wait before the second delivery; doubled for each one after it."
+    ] = 100 * MILLISECOND_US
+    ack_time_us: Annotated[
+        Annotated[int, time()] | None,
+        "A message that is neither acknowledged nor refused by then is delivered again; off: never.",
+    ] = 30_000 * MILLISECOND_US
+    max_in_flight: Annotated[
+        Count, "Messages that a reader may have without acknowledging them."
+    ] = 10_000
+
+    def acts_as(self) -> str | None:
+        return self.principal
+
+    def makes_topics(self) -> bool:
+        return self.auto_create
+
+
+def _open_fujin(port: "Port", connection: "QuicConnection", terms: Terms) -> "ConnectionSession":
+    from penstock.sessions.fujin.connection import FujinConnection
+    from penstock.sessions.fujin.options import FujinOptions, Route
+    from penstock.wire.fujin.writing import RULES
+
+    chosen = terms.section
+    options = FujinOptions(
+        routes={
+            name: Route(one.topic, one.group, one.start) for name, one in chosen.routes.items()
+        },
+        only_routes=chosen.only_routes,
+        auto_create=chosen.auto_create,
+        write_headers=RULES[chosen.write_headers],
+        max_message_bytes=chosen.max_message_bytes,
+        literal_outcomes=chosen.outcomes == "document",
+        fetch_max_wait_us=chosen.fetch_max_wait_us,
+        ping_interval_us=chosen.ping_interval_us,
+        ping_timeout_us=chosen.ping_timeout_us,
+        ping_retries=chosen.ping_retries,
+        stop_grace_us=chosen.stop_grace_us,
+        max_deliveries=chosen.max_deliveries,
+        retry_backoff_us=chosen.retry_backoff_us,
+        ack_time_us=chosen.ack_time_us,
+        max_in_flight=chosen.max_in_flight,
+    )
+    return FujinConnection(port, connection, terms.limits, terms.principal, options)
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
@@ -277,6 +491,24 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         section=FlymqConfig,
         publisher="penstock.cli.flymq:open_outbox",
         subscriber="penstock.cli.flymq:follow",
+    ),
+    QuicRow(
+        name="felix",
+        title="Felix",
+        frame_size=felix.frame_size,
+        application=None,
+        connection=_open_felix,
+        listeners={"felix": "127.0.0.1:5000"},
+        section=FelixConfig,
+    ),
+    QuicRow(
+        name="fujin",
+        title="Fujin",
+        frame_size=fujin.size_auto,
+        application="fujin",
+        connection=_open_fujin,
+        listeners={"fujin": None},
+        section=FujinConfig,
     ),
 )
 

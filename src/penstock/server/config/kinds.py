@@ -11,6 +11,7 @@ from flags, with the same outcome. The keys themselves are in schema.py.
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType
@@ -152,13 +153,16 @@ def _key_of(field: msgspec.structs.FieldInfo) -> Key:
         meaning = f"{meaning} O{expected[1:]}."
         metas = [_as(Kind(_word, expected=expected))]
     kind = metas[0].extra["kind"]
-    return Key(
-        field.name, field.type, field.default, meaning, kind, optional and kind.off, metas[0]
-    )
+    factory = field.default_factory
+    default = field.default if factory is msgspec.NODEFAULT else factory()
+    return Key(field.name, field.type, default, meaning, kind, optional and kind.off, metas[0])
 
 
 def quote(value: object) -> str:
-    """As TOML, which JSON is here: it escapes the same characters, save DEL."""
+    """As TOML, which JSON is here save for tables: it escapes the same characters, save DEL."""
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{quote(name)} = {quote(item)}" for name, item in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -185,6 +189,12 @@ def time(*, least: int = MILLISECOND_US, most: int = MAX_VALUE, zero_is_off: boo
 def texts(expected: str, **bounds: Any) -> Meta:
     """Text, or a list of it, as it stands in the file."""
     return _as(Kind(lambda value: value, expected=expected), **bounds)
+
+
+def table(expected: str, plain: Callable[[Any], Any] = dict) -> Meta:
+    """A table of the file, by names that the user chooses. As text it is an inline table of TOML. `plain`
+    gives it without what is not set."""
+    return _as(Kind(_table, plain, expected))
 
 
 def _as(kind: Kind, **bounds: Any) -> Meta:
@@ -216,6 +226,15 @@ def _items(value: object) -> object:
     if isinstance(value, list):
         return [item.strip() if isinstance(item, str) else item for item in value]
     return value
+
+
+def _table(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return tomllib.loads(f"table = {value.strip() or '{}'}")["table"]
+    except tomllib.TOMLDecodeError:
+        return value
 
 
 def _topics(value: object) -> list[TopicRequest]:
