@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.server.config.schema import AllListenersConfig
+
+FREE_PORT = "127.0.0.1:0"
 START_TIME_S = 30.0
 STOP_TIME_S = 15.0
 NATS = Path(sys.executable).with_name("nats-server")
@@ -80,12 +83,17 @@ def _running(command: Sequence[str], pattern: re.Pattern[str], last: str) -> Ite
             child.wait()
 
 
+def listening(**addresses: str) -> list[str]:
+    """Flags of `penstock serve` for these listeners, by name; all others of the configuration are off."""
+    names: tuple[str, ...] = AllListenersConfig.__struct_fields__
+    return [f"--set=listeners.{name}={addresses.get(name, 'off')}" for name in names]
+
+
 @contextmanager
 def penstock(data: Path, *settings: str, flight: str = "off") -> Iterator[Process]:
     """`penstock serve` with free ports; `settings` are section.key=value."""
     command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(data)]
-    command += ["--tcp", "127.0.0.1:0", "--blipmq", "off", "--http", "127.0.0.1:0"]
-    command += ["--flight", flight]
+    command += listening(tcp=FREE_PORT, http=FREE_PORT, flight=flight)
     for setting in settings:
         command += ["--set", setting]
     pattern = re.compile(r"^\s+(tcp|http|flight)\s+\S*127\.0\.0\.1:(\d+)")

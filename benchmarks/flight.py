@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.log import GIB, scratch
 from benchmarks.table import Row, Table, interleaved
 from penstock.server.config.loading import load_config
+from penstock.server.config.schema import AllListenersConfig
 from penstock.server.server import Server
 
 TOPIC = "bench"
@@ -36,12 +37,12 @@ class Watched:
     """The server on an event loop of a thread of its own, with a timer that measures its lateness."""
 
     def __init__(self, data: Path) -> None:
+        names: tuple[str, ...] = AllListenersConfig.__struct_fields__
         settings = {
             "server.data_directory": str(data),
+            **dict.fromkeys((f"listeners.{name}" for name in names), "off"),
             "listeners.tcp": "127.0.0.1:0",
-            "listeners.blipmq": "off",
             "listeners.flight": "127.0.0.1:0",
-            "listeners.http": "off",
             "rustlog.topics": f"{LOAD_TOPIC},{TOPIC}",
         }
         self.server = Server(load_config(None, {}, settings), environment={})

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.broker_servers import Process
+from benchmarks.broker_servers import FREE_PORT, Process, listening
 
 # No callback on the loop is longer than this, garbage collection included.
 CALLBACK_MS = 5.0
@@ -151,8 +151,7 @@ class SizedServer:
 
     def __init__(self, data: Path, settings: tuple[str, ...]) -> None:
         command = [sys.executable, "-m", "benchmarks.size_server", "serve", "--data", str(data)]
-        command += ["--tcp", "127.0.0.1:0", "--blipmq", "off", "--http", "127.0.0.1:0"]
-        command += ["--flight", "off", "--log-level", "warning"]
+        command += [*listening(tcp=FREE_PORT, http=FREE_PORT), "--log-level", "warning"]
         for setting in settings:
             command += ["--set", setting]
         began = time.perf_counter()

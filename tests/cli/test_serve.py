@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 from kit.limits import HANG_S
+from kit.listeners import FREE_PORT, OFF, all_listeners, as_variables
 
+from penstock.server.config.checks import quic_listeners
 from penstock.wire.rustlog import frames as rustlog
 from penstock.wire.rustlog.binary import encode_request
 
 SOURCE = str(Path(__file__).parents[2] / "src")
-FREE_PORTS = (
-    *("--tcp", "127.0.0.1:0", "--blipmq", "127.0.0.1:0"),
-    *("--flight", "off", "--http", "127.0.0.1:0", "--udp", "off", "--felix", "off"),
-)
+# As variables, because the options of a test go before them. The tests talk to these three.
+FREE_PORTS = as_variables(all_listeners(OFF, tcp=FREE_PORT, blipmq=FREE_PORT, http=FREE_PORT))
 LAST_LINE = "Read it again"
 
 
@@ -59,15 +59,15 @@ class Served:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Nothing of the one around, but whether compiled modules are used."""
+    """Nothing of the one around, but whether compiled modules are used; free ports."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "XDG_"))}
     kept |= {k: v for k, v in os.environ.items() if k == "PENSTOCK_PURE"}
-    return {**kept, "PYTHONPATH": SOURCE, **more}
+    return {**kept, **FREE_PORTS, "PYTHONPATH": SOURCE, **more}
 
 
 @contextmanager
 def serving(cwd: Path, *arguments: str, **variables: str) -> Iterator[Served]:
-    command = [sys.executable, "-m", "penstock.cli.main", "serve", *FREE_PORTS, *arguments]
+    command = [sys.executable, "-m", "penstock.cli.main", "serve", *arguments]
     with subprocess.Popen(
         command,
         cwd=cwd,
@@ -92,7 +92,7 @@ def serving(cwd: Path, *arguments: str, **variables: str) -> Iterator[Served]:
 def serve(cwd: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """For a server that must not start."""
     return subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", "serve", *FREE_PORTS, *arguments],
+        [sys.executable, "-m", "penstock.cli.main", "serve", *arguments],
         check=False,
         cwd=cwd,
         env=environment(**variables),
@@ -238,6 +238,16 @@ def test_a_port_in_use(tmp_path: Path, listener: str) -> None:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         line = one_line(serve(tmp_path, f"--{listener}", address))
     assert f"cannot listen on {address} (listeners.{listener}): address already in use" in line
+
+
+@pytest.mark.parametrize("listener", quic_listeners())
+def test_a_port_on_udp_in_use(tmp_path: Path, listener: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        line = one_line(serve(tmp_path, f"--{listener}", address))
+    assert f"cannot listen on {address} (listeners.{listener}): address already in use" in line
+    assert f"choose another address with listeners.{listener}" in line
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from kit.limits import HANG_S
-from kit.live_server import FREE_PORTS, SOURCES, LiveServer
+from kit.listeners import as_flags, free_listeners
+from kit.live_server import SOURCES, LiveServer
 
 from penstock.cli import main as cli
 
@@ -242,8 +243,7 @@ def test_commands_whose_streams_are_closed(
 def test_a_server_whose_streams_are_closed(tmp_path: Path, redirections: str) -> None:
     path = str(tmp_path / "notify")
     chosen = {"server.data_directory": str(tmp_path / "data"), "server.log_level": "warning"}
-    settings = FREE_PORTS | chosen
-    flags = [part for item in settings.items() for part in ("--set", "=".join(item))]
+    flags = as_flags(free_listeners(chosen) | chosen)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(path)
         systemd.settimeout(HANG_S)

@@ -17,6 +17,7 @@ from pathlib import Path
 from docs.markdown import Block, Command, commands, matches
 from e2e.conftest import RunningServer, start_server
 from kit.limits import HANG_S
+from kit.listeners import FREE_PORT, OFF, all_listeners, as_variables
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -205,6 +206,6 @@ class Terminal:
         address = {} if self._server is None else self._server.environment
         servers = {name: address[name] for name in address if name.startswith("PENSTOCK_")}
         # A server that a document starts must not meet others on the default ports.
-        ports = {f"PENSTOCK__LISTENERS__{name}": "127.0.0.1:0" for name in ("BLIPMQ", "HTTP")}
-        ports["PENSTOCK__LISTENERS__FLIGHT"] = "off"
+        ports = as_variables(all_listeners(OFF, blipmq=FREE_PORT, http=FREE_PORT))
+        del ports["PENSTOCK__LISTENERS__TCP"]
         return {**kept, **pure, **own, "XDG_CONFIG_HOME": str(self._home), **servers, **ports}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit.limits import HANG_S
+from kit.listeners import FREE_PORT, OFF, all_listeners, as_flags
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 # Starting, stopping and single commands take about a second; this long is a defect.
@@ -69,8 +70,7 @@ def start_server(data: Path, home: Path, *options: str) -> RunningServer:
     unset = [name for name in os.environ if name.startswith("PENSTOCK_") and "PURE" not in name]
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PYTHONPATH": SOURCE, "XDG_CONFIG_HOME": str(home)}
-    listeners = ("tcp=127.0.0.1:0", "http=127.0.0.1:0", "blipmq=off", "rustlog=off", "flight=off")
-    settings = [part for one in listeners for part in ("--set", f"listeners.{one}")]
+    settings = as_flags(all_listeners(OFF, tcp=FREE_PORT, http=FREE_PORT))
     process = subprocess.Popen(
         [
             sys.executable,

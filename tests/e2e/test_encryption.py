@@ -17,6 +17,7 @@ from conformance.rustlog.peer import BINARY, Talker
 from kit.encryption import KEYS, SECRET, files_with
 from kit.flight_client import FLIGHT, column, connect_to, make, table
 from kit.limits import HANG_S
+from kit.listeners import OFF, all_listeners, as_flags
 from kit.live_server import MAIN, LiveServer, ServerProcess
 
 from penstock.broker.access.principal import Principal
@@ -183,8 +184,7 @@ def test_keys_change_while_the_server_runs(server: LiveServer, topic: str, direc
     def reloaded(*numbers: int) -> None:
         config = server.server.config
         flags = {
-            **{f"listeners.{name}": "127.0.0.1:0" for name in ("tcp", "blipmq", "rustlog", "http")},
-            **{**FLIGHT, "listeners.flymq": "127.0.0.1:0"},
+            **all_listeners(),
             "server.data_directory": config.server.data_directory,
             "blipmq.max_deliveries": "1",
             "blipmq.retry_backoff": "1 ms",
@@ -214,11 +214,9 @@ def test_keys_change_while_the_server_runs(server: LiveServer, topic: str, direc
 
 def refusal(data: Path, chosen: dict[str, str]) -> str:
     """What a start prints that must be refused."""
-    flags = {"server.data_directory": str(data), **chosen}
-    arguments = [item for key, value in flags.items() for item in ("--set", f"{key}={value}")]
+    flags = {**all_listeners(OFF), "server.data_directory": str(data), **chosen}
     done = subprocess.run(
-        [sys.executable, "-c", MAIN, "serve", "--tcp", "off", "--http", "off", "--flight", "off",
-         *arguments],
+        [sys.executable, "-c", MAIN, "serve", *as_flags(flags)],
         capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode != 0 and "Traceback" not in done.stderr

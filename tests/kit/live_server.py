@@ -20,24 +20,14 @@ from typing import Self, TypeVar
 
 import penstock
 from kit.limits import HANG_S
+from kit.listeners import as_flags, free_listeners
 from penstock.broker.access.access import Principal
 from penstock.log.engine import Pending
-from penstock.server.config.checks import quic_listeners
 from penstock.server.config.loading import load_config
 from penstock.server.server import Server
 
 # Anything that takes longer is a defect: the slowest wait of a healthy server is under a second.
 WAIT_S = HANG_S
-FREE_PORTS = {
-    "listeners.tcp": "127.0.0.1:0",
-    "listeners.blipmq": "127.0.0.1:0",
-    "listeners.rustlog": "127.0.0.1:0",
-    "listeners.flymq": "127.0.0.1:0",
-    # A process of its own, and a second to start it: for those who want it.
-    "listeners.flight": "off",
-    "listeners.http": "127.0.0.1:0",
-    **{f"listeners.{name}": "127.0.0.1:0" for name in quic_listeners()},
-}
 
 # A child finds the same sources as the test, installed or not.
 SOURCES = str(Path(penstock.__file__).parents[1])
@@ -49,7 +39,8 @@ class LiveServer:
     """The whole server on an event loop in a thread of its own."""
 
     def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
-        flags = {**FREE_PORTS, "server.data_directory": str(data), **(settings or {})}
+        chosen = settings or {}
+        flags = {**free_listeners(chosen), "server.data_directory": str(data), **chosen}
         self.server = Server(load_config(None, {}, flags), environment={})
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -113,7 +104,8 @@ MAIN = "import sys; from penstock.cli.main import main; sys.exit(main())"
 
 class ServerProcess:
     """`penstock serve` as a process; the ports are read from its banner. `program` and `variables`: of an
-    installed one, instead of these sources. `main`: what runs `penstock`, when it is not as usual."""
+    installed one, instead of these sources. `main`: what runs `penstock`, when it is not as usual, and
+    `listeners`: where it listens, when it has others."""
 
     def __init__(
         self,
@@ -123,12 +115,14 @@ class ServerProcess:
         program: str | None = None,
         main: str = MAIN,
         variables: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
     ) -> None:
-        flags = {**FREE_PORTS, "server.data_directory": str(data), **(settings or {})}
-        arguments = [item for key, value in flags.items() for item in ("--set", f"{key}={value}")]
+        chosen = settings or {}
+        given = free_listeners(chosen) if listeners is None else listeners
+        flags = {**given, "server.data_directory": str(data), **chosen}
         command = [sys.executable, "-c", main] if program is None else [program]
         self.process = subprocess.Popen(
-            [*command, "serve", *arguments],
+            [*command, "serve", *as_flags(flags)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

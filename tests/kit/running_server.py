@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kit.limits import HANG_S
-from penstock.server.config.checks import quic_listeners
+from kit.listeners import free_listeners
 from penstock.server.config.loading import load_config
 from penstock.server.server import Server
-
-FREE_PORT = "127.0.0.1:0"
 
 
 @dataclass(frozen=True)
@@ -75,16 +73,8 @@ def _ask(
 
 def make_server(data: Path, config: Path | None = None, /, **settings: str) -> Server:
     """Settings as section__key="value"."""
-    flags = {
-        "server.data_directory": str(data),
-        "listeners.tcp": FREE_PORT,
-        "listeners.blipmq": FREE_PORT,
-        "listeners.rustlog": FREE_PORT,
-        "listeners.flight": "off",
-        "listeners.http": FREE_PORT,
-        **{f"listeners.{name}": FREE_PORT for name in quic_listeners()},
-        **{name.replace("__", "."): value for name, value in settings.items()},
-    }
+    chosen = {name.replace("__", "."): value for name, value in settings.items()}
+    flags = {**free_listeners(chosen), "server.data_directory": str(data), **chosen}
     return Server(load_config(None if config is None else str(config), {}, flags), environment={})
 
 

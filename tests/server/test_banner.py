@@ -312,8 +312,11 @@ def test_whether_rustlog_may_write(tmp_path: Path, auto_create: str, before: str
         def state() -> dict[str, Writing]:
             return live.call(lambda: writing_without_login(broker, sections))
 
-        assert state() == {"rustlog": before, "flymq": "ready"}
+        # Felix and Fujin make no topics unless told so.
+        without = {"flymq": "ready", "felix": "no topic", "fujin": "no topic"}
+        assert state() == {"rustlog": before, **without}
         live.call(lambda: broker.ensure_topic(FIRST_TOPIC, broker.access.anonymous))
-        assert state() == {"rustlog": "ready", "flymq": "ready"}
+        others: dict[str, Writing] = dict.fromkeys(("flymq", "felix", "fujin"), "ready")
+        assert state() == {"rustlog": "ready", **others}
         broker.access.act_as("rustlog", Principal("anonymous", "nobody"))
-        assert state() == {"rustlog": "not allowed", "flymq": "ready"}
+        assert state() == {"rustlog": "not allowed", **others}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from kit.echo_server import make_certificate, run
-from kit.running_server import FREE_PORT, Running, running_server
+from kit.listeners import free_listeners
+from kit.running_server import Running, running_server
 
 from penstock.server import logs
 from penstock.server.assembly import flight_settings
-from penstock.server.config.checks import quic_listeners
 from penstock.server.config.errors import ConfigError
 from penstock.server.config.loading import LoadedConfig, load_config
 from penstock.server.config.schema import KNOWN_KEYS
@@ -67,13 +67,7 @@ def logging_as_before() -> Iterator[None]:
 
 
 def base(data: Path) -> dict[str, str]:
-    names = ("tcp", "blipmq", "rustlog", "http", *quic_listeners())
-    listeners = dict.fromkeys(names, FREE_PORT)
-    return {
-        "server.data_directory": str(data),
-        "listeners.flight": "off",
-        **{f"listeners.{name}": address for name, address in listeners.items()},
-    }
+    return {"server.data_directory": str(data), **free_listeners({})}
 
 
 def changed(data: Path, name: str) -> LoadedConfig:
@@ -154,9 +148,7 @@ def test_tls_where_there_was_none_needs_a_restart(
 
     async def body() -> None:
         async with running_server(tmp_path / "data") as running:
-            # QUIC asks for no certificates.
-            off = {f"listeners.{name}": "off" for name in quic_listeners()}
-            flags = {**base(tmp_path / "data"), **off, **given}
+            flags = {**base(tmp_path / "data"), **free_listeners(given), **given}
             await reload(running.server, lambda: load_config(None, {}, flags))
             assert running.server.certificates.context is None
             assert running.server.config.tls.certificate is None, "else Flight alone would have it"

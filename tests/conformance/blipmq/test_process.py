@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from conformance.blipmq.conftest import PATIENT, Connect, Start
 from conformance.blipmq.peer import BlipMQPeer, ack, message, pong, until_queued, x
-from kit.live_server import FREE_PORTS, SOURCES, WAIT_S, LiveServer, ServerProcess
+from kit.listeners import as_flags, free_listeners
+from kit.live_server import SOURCES, WAIT_S, LiveServer, ServerProcess
 
 from penstock.server.config.loading import load_config
 
@@ -31,9 +32,8 @@ def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def settings(data: Path, **changed: str) -> list[str]:
-    flags = {**FREE_PORTS, "server.data_directory": str(data)}
-    flags.update({name.replace("__", "."): value for name, value in changed.items()})
-    return [item for key, value in flags.items() for item in ("--set", f"{key}={value}")]
+    chosen = {name.replace("__", "."): value for name, value in changed.items()}
+    return as_flags({**free_listeners(chosen), "server.data_directory": str(data), **chosen})
 
 
 def refused(result: subprocess.CompletedProcess[str]) -> str:

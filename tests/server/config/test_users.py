@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from conformance.flymq.peer import FlyMQPeer, text
 from kit.audit import brief, trail
-from kit.live_server import FREE_PORTS, LiveServer
+from kit.listeners import free_listeners
+from kit.live_server import LiveServer
 
 from penstock.broker.access import keys
 from penstock.cli import main as cli
@@ -29,7 +30,7 @@ class Configured(LiveServer):
 
     def __init__(self, data: Path, config: str, environment: Mapping[str, str]) -> None:
         super().__init__(data)
-        flags = {**FREE_PORTS, "server.data_directory": str(data)}
+        flags = {**free_listeners({}), "server.data_directory": str(data)}
         self.server = Server(load_config(config, {}, flags), environment=environment)
 
 

@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 from kit.authority import Authority
 from kit.limits import HANG_S
+from kit.listeners import free_listeners
 from kit.live_server import LiveServer
 
 from penstock.broker.access.access import Principal
@@ -421,9 +422,9 @@ def test_the_authority_is_read_again(tmp_path: Path, authority: Authority) -> No
         ) as al:
             put(new)
             flags = {
+                **free_listeners(settings),
                 **settings,
                 "server.data_directory": str(tmp_path / "data"),
-                **{f"listeners.{name}": "127.0.0.1:0" for name in ("tcp", "http")},
             }
 
             async def again() -> None:

@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from kit.limits import HANG_S
+from kit.listeners import FREE_PORT, OFF
 from kit.live_server import ServerProcess
 from kit.quic_peer import QuicPeer, run_until
 
@@ -23,10 +24,11 @@ WITH_ECHO = (
     f"import runpy, sys; sys.path.insert(0, {str(TESTS)!r}); "
     "runpy.run_module('server.net.quic.echo.row', run_name='__main__')"
 )
-# The test kit switches listeners off and on that this `penstock` does not have.
-ON_FREE_PORTS = {
-    f"listeners.{name}": "127.0.0.1:0" for name in ("udp", "echo", "plain", "tcp", "http")
-} | {"listeners.flight": "off", "listeners.blipmq": "off"}
+# This `penstock` has others than the test kit knows.
+LISTENERS = {f"listeners.{name}": FREE_PORT for name in ("udp", "echo", "plain", "tcp", "http")} | {
+    "listeners.flight": OFF,
+    "listeners.blipmq": OFF,
+}
 
 
 class EchoServer(ServerProcess):
@@ -35,11 +37,7 @@ class EchoServer(ServerProcess):
 
 @contextmanager
 def serving(data: Path, settings: dict[str, str] | None = None) -> Iterator[EchoServer]:
-    flags = {**ON_FREE_PORTS, **(settings or {})}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kit.live_server.FREE_PORTS", {})
-        server = EchoServer(data, flags, main=WITH_ECHO)
-    with server:
+    with EchoServer(data, settings, main=WITH_ECHO, listeners=LISTENERS) as server:
         yield server
 
 
