@@ -17,7 +17,7 @@ from pathlib import Path
 from docs.markdown import Block, Command, commands, matches
 from e2e.conftest import RunningServer, start_server
 from kit.limits import HANG_S
-from kit.listeners import FREE_PORT, OFF, all_listeners, as_variables
+from kit.listeners import FREE_PORT, OFF, all_listeners, as_flags, as_variables
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -112,9 +112,13 @@ class Terminal:
             self._server = start_server(
                 self.directory / f"{data}-data",
                 self._home,
-                "--set",
-                "listeners.flight=127.0.0.1:0",
-                *(() if config is None else ("--config", config)),
+                *as_flags({"listeners.flight": FREE_PORT}),
+                # A file of a document may ask for certificates of clients, which QUIC cannot do.
+                *(
+                    as_flags({"listeners.udp": FREE_PORT})
+                    if config is None
+                    else ("--config", config)
+                ),
             )
             with self._exports.open("a") as file:
                 for name in ("PENSTOCK_SERVER", "PENSTOCK_HTTP"):

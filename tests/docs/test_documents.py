@@ -276,7 +276,7 @@ def test_the_table_of_metrics_is_complete(terminal: Terminal) -> None:
     for path in ("/metrics", "/metrics/partitions"):
         with urllib.request.urlopen(terminal.server.http + path) as answer:
             found |= set(re.findall(r"^# TYPE (\S+)", answer.read().decode(), re.MULTILINE))
-    table = (ROOT / "docs" / "operations.md").read_text()
+    table = (ROOT / "docs" / "metrics.md").read_text()
     # A row may describe two that belong together, such as a gauge and its limit.
     rows = re.findall(r"^\| (`penstock_\w+`(?:, `penstock_\w+`)*) \|", table, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"\w+", row)} == found
