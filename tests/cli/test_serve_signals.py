@@ -157,7 +157,7 @@ def test_sighup_reads_the_certificate_again(tmp_path: Path) -> None:
         assert "nothing is changed" in log.reload("SIGHUP")[-1]
         os.replace(second.certificate, first.certificate)
         told = log.reload("the Flight process is started anew")
-        assert any("the certificate was read again" in line for line in told)
+        assert any("the certificates were read again" in line for line in told)
         after = serial_of(served.ports["tcp"])
         assert after not in before.values()
         # Between the two processes nobody listens.

@@ -155,7 +155,7 @@ def test_the_certificate_is_read_again_at_sighup(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         assert server.process.stdout is not None
         for line in server.process.stdout:
-            if "certificate was read again" in line:
+            if "certificates were read again" in line:
                 break
         assert fingerprint_seen(server.ports["udp"]) != configured
 
