@@ -5,10 +5,8 @@ silence, and appends go on. Torn tails, which crashes do make, are in test_torn_
 """
 
 from collections.abc import Callable
-from struct import pack_into
 
 import pytest
-from crc32c import crc32c
 from faults.log_kit import (
     OpenLog,
     batch_places,
@@ -25,6 +23,7 @@ from kit.partitions import DOOMSDAY_US
 from kit.records import Row
 from kit.simulated_disk import SimulatedDisk
 
+from penstock.log.batch.encryption import KEY_BYTES, Sealer
 from penstock.log.errors import CorruptLog, KeyUnknown
 from penstock.log.partitions import cleaner
 from penstock.log.storage import reader
@@ -320,14 +319,12 @@ def test_a_batch_with_an_unknown_key_is_kept_and_refused() -> None:
     log = OpenLog(disk)
     log.store(b"before")
     batch = plain(b"hidden")
-    data = bytearray(batch.stamp(1, 1, log.partition.salt.value) + batch.body)
-    pack_into("<I", data, 76, 7)
-    pack_into("<I", data, 8, crc32c(bytes(data[12:80]), crc32c(bytes(data[80:]))))
+    header, sealed = Sealer(7, bytes(KEY_BYTES), bytes).seal(batch, 1, 1, log.partition.salt.value)
     log.die()
     path = log_paths(disk)[0]
     size = disk.size(path)
     file = disk.open(path, write=True)
-    file.pwritev([bytes(data)], size)
+    file.pwritev([header, sealed.body], size)
     file.close()
     log = OpenLog(disk, cache_bytes=0)
     assert (log.partition.recovered.cut_bytes, log.partition.next_offset) == (0, 2)
