@@ -282,8 +282,7 @@ def test_the_default_addresses() -> None:
 def test_metrics(start: Start, connect: Connect, topic: str) -> None:
     """In the format of Prometheus, with HELP, TYPE and content type, which the reference server leaves
     out; its counters of published and delivered messages stay 0, ours count."""
-    # The audit trail is a topic with records of its own.
-    server = start({**PATIENT, "audit.enabled": "false"})
+    server = start(PATIENT)
     peer = connect(server).login()
     status, kind, text = get(server, "/metrics")
     assert status == 200
