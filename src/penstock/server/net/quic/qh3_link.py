@@ -6,6 +6,7 @@ So the bytes of a paused stream are taken and held here, and when they are as ma
 connection, no more events are taken: then the whole connection waits, and no other.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from qh3 import tls
@@ -36,6 +37,8 @@ ACK_DELAY_EXPONENT: Final = 3
 MAX_ACK_DELAY_S: Final = 0.025
 # Room for our transport parameters, which are about 100 bytes.
 _PARAMETER_BYTES: Final = 1024
+# Frames of one turn that the core has forgotten; one at a time was seen. Each call takes one away.
+MAX_FORGOTTEN_FRAMES: Final = 64
 # States of the core in which no more comes from the peer.
 _ENDED: Final = frozenset({"draining", "terminated"})
 
@@ -261,13 +264,23 @@ class Qh3Link(Link):
             return found
         transmit = core.poll_transmit
         try:
-            while (one := transmit(now_s)) is not None:
+            while (one := self._transmitted(transmit, now_s)) is not None:
                 found.append((one[0], one[1]))
         except RuntimeError:
             # The core says so too when it may send no more before the peer's address is proved.
             if self.opened:
                 raise
         return found
+
+    def _transmitted(self, transmit: Callable[[float], Any], now_s: float) -> Any:
+        """The next datagram. The core fails ("reserved stream is missing") where a lost frame is due again whose
+        stream was acknowledged meanwhile; it has forgotten the frame by then, and the next call goes on."""
+        for _ in range(MAX_FORGOTTEN_FRAMES):
+            try:
+                return transmit(now_s)
+            except ValueError:
+                continue
+        return transmit(now_s)
 
     def write(self, stream: int, data: bytes, fin: bool) -> None:
         try:
