@@ -25,7 +25,7 @@ BEHIND = 0x7777_7777_7777_7777
 TRAILING_BYTES = 7
 
 # For tests in the time of the machine: nothing is repeated or dropped for its age while they run. So a stop
-# would wait its longest for acknowledgements that never come. No audit trail: its own appends would meet the
+# would wait its longest for acknowledgements that never come. No audit trail: its appends would meet the
 # faults that are meant for a topic.
 PATIENT = {
     "audit.enabled": "false",

@@ -273,8 +273,9 @@ class Qh3Link(Link):
         return found
 
     def _transmitted(self, transmit: Callable[[float], Any], now_s: float) -> Any:
-        """The next datagram. The core fails ("reserved stream is missing") where a lost frame is due again whose
-        stream was acknowledged meanwhile; it has forgotten the frame by then, and the next call goes on."""
+        """The next datagram. The core fails ("reserved stream is missing") where a lost frame is due again
+        whose stream was acknowledged meanwhile; it has forgotten the frame by then, and the next call
+        goes on."""
         for _ in range(MAX_FORGOTTEN_FRAMES):
             try:
                 return transmit(now_s)
