@@ -21,7 +21,7 @@ BUILD_S = 1800
 
 Peer = Literal["quinn", "quic_go"]
 COMMANDS: dict[Peer, list[str]] = {
-    "quinn": ["cargo", "build", "--release", "--locked", "--target-dir", "{built}/quinn"],
+    "quinn": ["cargo", "build", "--release", "--target-dir", "{built}/quinn"],
     "quic_go": ["go", "build", "-mod=readonly", "-o", "{built}/quic-go-peer", "."],
 }
 PROGRAMS: dict[Peer, str] = {"quinn": "quinn-peer", "quic_go": "quic-go-peer"}
@@ -45,7 +45,11 @@ def real_peer(name: Peer) -> Path:
 
 def _digest(directory: Path) -> str:
     found = hashlib.sha256()
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+    # Not the lock file, which cargo writes: it names a registry's host, so it is not kept in the project.
+    sources = (
+        path for path in directory.rglob("*") if path.is_file() and path.name != "Cargo.lock"
+    )
+    for path in sorted(sources):
         found.update(path.read_bytes())
     return found.hexdigest()
 
