@@ -17,6 +17,7 @@ from penstock.broker.delivery.dead_letters import ITSELF
 from penstock.broker.delivery.feed import readable
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.records import Records
+from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.view import BatchView
 from penstock.log.engine import AppendToken, Pending, ReadResult
 from penstock.log.errors import LogError
@@ -60,12 +61,15 @@ class StoredCache:
         if self._topic == "":
             self.memory.put(scope, key, value, deadline_us)
             return None
-        stored: bytes | None = value if ttl_ms != 0 else None
-        records = Records(
-            [stored],  # type: ignore[list-item]  # a deletion mark has no value
-            [msgspec.json.encode((scope, key))],
-            expiries=None if not ttl_ms else [self._broker.expiry_us(ttl_ms)],
+        builder = BatchBuilder()
+        builder.add(
+            value if ttl_ms != 0 else None,  # a deletion mark has no value
+            self._broker.clock_us(),
+            msgspec.json.encode((scope, key)),
+            None,
+            self._broker.expiry_us(ttl_ms) if ttl_ms else 0,
         )
+        records = Records([], batch=builder.build())
         token = self._broker.publish(ITSELF, self._topic, self._partition, records)
         token.on_done(lambda done: self._written(done, scope, key, value, deadline_us))
         return token
