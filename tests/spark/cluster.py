@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -125,7 +125,8 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         for pid in self.executors():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ends with its driver
+                os.kill(pid, signal.SIGKILL)
         for started in self._started:
             started.end()
 

@@ -13,10 +13,12 @@ from pyspark.sql.types import BinaryType, StructType
 from spark.conftest import FLIGHT, KEY, Load, Make, address, free_port, numbers, options
 
 from penstock.client.flight import FlightClient, connect
-from penstock.spark.source import SCHEMA, SCHEMA_WITH_HEADERS, OtherSchema, PenstockSource
+from penstock.spark.source import EXTRAS, SCHEMA, OtherSchema, PenstockSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+WITH_HEADERS = StructType([*SCHEMA.fields]).add("headers", EXTRAS["headers"])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_a_stream_that_is_refused_before_it_begins(stream: Load) -> None:
     assert last_error(str(caught.value)).endswith(problem)
 
 
-@pytest.mark.parametrize("schema", [SCHEMA_WITH_HEADERS, StructType().add("value", BinaryType())])
+@pytest.mark.parametrize("schema", [WITH_HEADERS, StructType().add("value", BinaryType())])
 def test_the_schema_is_fixed(server: LiveServer, schema: StructType) -> None:
     source = PenstockSource(options(server, subscribe="there"))
     with pytest.raises(OtherSchema, match=r"columns are always key binary, .* timestampType int:"):

@@ -40,6 +40,9 @@ def test_columns(load: Load, client: FlightClient, topic: str) -> None:
     full = load(subscribe=topic, includeHeaders="true").orderBy("offset").collect()
     assert [(one.key, bytes(one.value)) for one in full[0].headers] == [("h", b"1")]
     assert full[1].headers is None
+    told = load(subscribe=topic, includeHeaders="true", includeProtocol="true")
+    assert told.columns[-2:] == ["headers", "protocol"]
+    assert [row.protocol for row in told.collect()] == ["flight"] * 3
 
 
 def test_which_topics(load: Load, make: Make, topic: str) -> None:

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 PAGE = Document(ROOT / "docs" / "spark.md")
 RECIPES = Document(ROOT / "docs" / "spark-recipes.md")
+TYPED = Document(ROOT / "docs" / "spark-typed.md")
 
 
-@pytest.mark.parametrize("page", [PAGE, RECIPES], ids=["reference", "recipes"])
+@pytest.mark.parametrize("page", [PAGE, RECIPES, TYPED], ids=["reference", "recipes", "typed"])
 def test_snippets(spark: "SparkSession", server: LiveServer, page: Document) -> None:
     names: dict[str, Any] = {"spark": spark}
+    for definition in page.of("json"):
+        server.server.broker.schemas.registry.register("basket", "json", definition.text.encode())
     blocks = page.of("py")
-    assert len(blocks) >= 4
+    assert blocks
     for block in blocks:
         text = block.text.replace("127.0.0.1:8815", address(server))
         exec(compile(text, block.place, "exec"), names)

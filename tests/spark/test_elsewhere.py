@@ -25,6 +25,8 @@ ALL = (
     "test_keys.py",
     "test_bad_input.py",
     "test_properties.py",
+    "test_typed.py",
+    "test_each_batch.py",
 )
 # Reading, streaming, writing, errors. All takes two to three minutes for each kind.
 SOME = (
@@ -34,6 +36,8 @@ SOME = (
     "test_write.py::test_a_copy_keeps_partitions_and_order",
     "test_write.py::test_a_named_transaction_is_written_once",
     "test_write.py::test_nothing_of_a_failed_job_is_seen",
+    "test_typed.py::test_a_running_query_keeps_its_columns",
+    "test_each_batch.py::test_results_in_update_mode_are_written_once",
     "test_keys.py::test_a_key_is_nowhere_to_be_seen[accessKey]",
     "test_bad_input.py::test_nobody_is_there",
     "test_bad_input.py::test_the_server_goes_away_during_a_query",

@@ -13,10 +13,12 @@ from penstock.spark.options import (
     OptionError,
     Position,
     Selection,
-    includes_headers,
+    column_options,
     read_options,
     write_options,
 )
+from penstock.spark.source import SCHEMA
+from penstock.spark.sql_tables import options_of, with_options
 
 BASE = {"server": "host:8815", "subscribe": "orders"}
 
@@ -30,7 +32,7 @@ def test_defaults_of_a_batch_read() -> None:
     assert found.selection == Selection(topics=("orders",))
     assert found.starting == Position("startingOffsets", offset=EARLIEST)
     assert found.ending == Position("endingOffsets", offset=LATEST)
-    assert found.fail_on_data_loss and not found.include_headers
+    assert found.fail_on_data_loss and not found.extras
     assert found.max_trigger_delay_ms == 15 * 60 * 1000
 
 
@@ -44,7 +46,7 @@ def test_names_ignore_case_and_sparks_own_are_left_alone() -> None:
     given = {"SERVER": "h:1", "subscribe": "b, a,b", "INCLUDEHEADERS": "TRUE"}
     found = read_options({**given, "checkpointLocation": "/x"}, streaming=True)
     assert found.selection.topics == ("a", "b")
-    assert found.include_headers and includes_headers(given)
+    assert found.extras == column_options(given).extras == ("headers",)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_times(text: str, expected: int) -> None:
         (without("subscribe", assign='{"a":[-1]}'), "assign", "must look like"),
         (without("subscribe", assign='{"a":[true]}'), "assign", "must look like"),
         (without(startingOffset="earliest"), "startingoffset", "did you mean startingOffsets"),
-        (without(nonsense="1"), "nonsense", "is unknown"),
+        (without(nonsense="1"), "nonsense", "is unknown; Spark shows it in lower case"),
         (without(topic="x"), "topic", "is for writes only"),
         (without(startingOffsets="first"), "startingOffsets", "none of earliest, latest"),
         (without(startingOffsets='{"orders":{"0":-3}}'), "startingOffsets", "out of range"),
@@ -150,6 +152,12 @@ def test_times(text: str, expected: int) -> None:
         (without(minPartitions="0"), "minPartitions", "no whole number from 1"),
         (without(maxRecordsPerPartition="1.5"), "maxRecordsPerPartition", "no whole number"),
         (without(key="a"), "key", "is called accessKey"),
+        (without(**{"kafka.bootstrap.servers": "a:9092"}), "kafka.bootstrap.servers", "called server"),
+        (without(**{"kafka.sasl.jaas.config": "x"}), "kafka.sasl.jaas.config", "accessKey, keyFile"),
+        (without(**{"kafka.fetch.max.bytes": "1"}), "kafka.fetch.max.bytes", "leave it away"),
+        (without(schema="avro"), "schema", "registry is all there is"),
+        (without(schemaName="x"), "schemaName", "without schema registry"),
+        (without(schema="registry", schemaVersion="0"), "schemaVersion", "no whole number from 1"),
         (without(accessKey="a", keyFile="b"), "keyFile", "cannot stand together with accessKey"),
         (without(keyEnv="a", keyFile="b"), "keyEnv", "cannot stand together with keyFile"),
         (without(tls="false", tlsCaFile="x"), "tls", "contradicts tlsCaFile"),
@@ -269,3 +277,16 @@ def test_what_cannot_be_read(connection: ConnectionOptions, option: str) -> None
         resolve(connection, {})
     assert caught.value.option == option
     assert "two" not in str(caught.value)
+
+
+def test_options_of_a_table() -> None:
+    """Spark hands over the properties of a table of SQL when it is made, and nothing when it is read."""
+    properties = {"provider": "penstock", "owner": "me", "comment": "c", "option.server": "h"}
+    made = with_options(SCHEMA, {**BASE, **properties})
+    assert made.fields[1:] == SCHEMA.fields[1:]
+    assert dict(options_of(made, {})) == {name.lower(): text for name, text in BASE.items()}
+    assert dict(options_of(made, {"server": "i"}))["server"] == "i"
+    assert column_options({**BASE, **properties}).extras == ()
+    assert with_options(SCHEMA, BASE) is SCHEMA and options_of(SCHEMA, BASE) is BASE
+    with pytest.raises(OptionError, match="would be readable in the table"):
+        with_options(SCHEMA, {**properties, "accessKey": "k"})

@@ -67,7 +67,7 @@ def read(
     """The offsets of each topic. The loss comes after the first batch; no retries are granted."""
     connection = Connection(address(server), KEY, retries=0)
     found: dict[str, list[int]] = {}
-    for batch in read_ranges(connection, tuple(ranges), headers=False, fail_on_data_loss=fail):
+    for batch in read_ranges(connection, tuple(ranges), extras=(), fail_on_data_loss=fail):
         offsets = batch.column("offset").to_pylist()
         for offset, value in zip(offsets, batch.column("value").to_pylist(), strict=True):
             assert value.startswith(b"%06d" % offset)
@@ -199,9 +199,7 @@ def test_a_server_that_contradicts_itself(error: Refused, reads: int, fail: bool
     connection = Contradicting(error)
     wanted = (Range("t", 0, 0, 9, 1),)
     with pytest.raises(Refused) as caught:
-        list(
-            read_ranges(cast(Connection, connection), wanted, headers=False, fail_on_data_loss=fail)
-        )
+        list(read_ranges(cast(Connection, connection), wanted, extras=(), fail_on_data_loss=fail))
     assert caught.value is error
     # The first look after a refusal comes at once.
     assert (connection.reads, connection.waits) == (reads, max(0, reads - 2))

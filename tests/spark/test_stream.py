@@ -290,6 +290,38 @@ def test_a_limited_batch_jumps_over_what_was_trimmed(
         assert [(piece.start, piece.end) for piece in task.value] == [(85, 95)]
 
 
+def test_a_batch_asks_about_its_topics_once(
+    server: LiveServer,
+    client: FlightClient,
+    make: Make,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make(topic, numbers(0, 5))
+    asked: list[str] = []
+    describe = FlightClient.describe
+
+    def counted(self: FlightClient, name: str) -> Any:
+        asked.append(name)
+        return describe(self, name)
+
+    monkeypatch.setattr(FlightClient, "describe", counted)
+    one = made(UnguidedStreamReader, server, Clock(), subscribe=topic, **EARLIEST)
+    start = one.initialOffset()
+    for number in range(3):
+        asked.clear()
+        end = one.latestOffset()
+        (task,) = one.partitions(start, end)
+        assert [(piece.start, piece.end) for piece in task.value] == [(5 * number, 5 * number + 5)]
+        assert asked == [topic]
+        append(client, topic, 0, numbers(5 * number + 5, 5 * number + 10))
+        start = end
+    # Another batch than the one that was planned here: after a restart.
+    asked.clear()
+    one.partitions(start, start | {"query": "other"})
+    assert asked == [topic]
+
+
 def test_the_beginning_stays(
     server: LiveServer, client: FlightClient, make: Make, topic: str
 ) -> None:

@@ -16,6 +16,8 @@ FILES = [
     "test_properties",
     "test_tls",
     "test_older_spark",
+    "test_typed",
+    "test_each_batch",
 ]
 # Before 4.2 Spark leaves sockets to the garbage collector, which pytest takes for a defect of the test.
 IGNORED = ["ResourceWarning", "pytest.PytestUnraisableExceptionWarning"]
@@ -26,7 +28,7 @@ TESTS_S = 1800
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("version", ["4.0.0", "4.0", "4.1", "4.2"])
 def test_with(version: str, tmp_path: Path) -> None:
-    wanted = requirements("dev", "spark")
+    wanted = requirements("dev", "schemas", "spark")
     exact = version if version.count(".") == 2 else f"{version}.*"
     wanted["pyspark"] = f"pyspark[connect]=={exact}"
     environment = make_environment(tmp_path / "venv")

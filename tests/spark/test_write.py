@@ -1,16 +1,28 @@
 """Writes: columns, topics, and every row once, whatever is done twice."""
 
+import logging
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from kit.limits import HANG_S
 from kit.live_server import LiveServer
-from spark.conftest import Load, Make, append, numbers, options, run_now
+from pyspark.sql.types import StringType, StructType
+from spark.conftest import KEY, Load, Make, append, numbers, options, run_now
 
+from penstock.client.errors import Refused
 from penstock.client.flight import FlightClient
-from penstock.spark.writers import task_number
+from penstock.spark.connection import Connection
+from penstock.spark.options import write_options
+from penstock.spark.writers import (
+    PenstockWriter,
+    Staged,
+    WriteRefused,
+    task_number,
+    telling_others,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +102,116 @@ def test_a_named_transaction_is_written_once(
     assert sorted(stored(client, topic)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_another_write_under_a_committed_name_is_refused(
+    spark: "SparkSession", server: LiveServer, client: FlightClient, make: Make, topic: str
+) -> None:
+    make(topic)
+    save(
+        server,
+        spark.range(5).selectExpr("CAST(id AS STRING) AS value"),
+        topic=topic,
+        transaction=topic,
+    )
+    more = spark.range(7).selectExpr("CAST(id AS STRING) AS value")
+    with pytest.raises(
+        Exception, match="is committed with 5 rows, and this write of the same name has 7"
+    ):
+        save(server, more, topic=topic, transaction=topic)
+    assert len(stored(client, topic)) == 5
+
+
+def test_a_batch_that_is_planned_anew_is_refused(
+    stream: Load, server: LiveServer, client: FlightClient, make: Make, topic: str, tmp_path: Path
+) -> None:
+    """The offsets of a batch that was written are lost: planned again, it reaches further."""
+    source, target = f"{topic}.from", f"{topic}.to"
+    make(source, numbers(0, 20))
+    make(target)
+    frame = stream(subscribe=source, startingOffsets="earliest")
+    given = options(server, topic=target)
+    run_now(frame, tmp_path / "check", "penstock", **given)
+    forget_last_commit(tmp_path / "check")
+    for name in ("0", ".0.crc"):
+        (tmp_path / "check" / "offsets" / name).unlink()
+    append(client, source, 0, numbers(20, 30))
+    with pytest.raises(
+        Exception, match="is committed with 20 rows, and this write of the same name"
+    ):
+        run_now(frame, tmp_path / "check", "penstock", **given)
+    assert stored(client, target) == numbers(0, 20)
+
+
+def test_a_start_of_a_query_fences_those_before_it(
+    stream: Load, server: LiveServer, client: FlightClient, make: Make, topic: str, tmp_path: Path
+) -> None:
+    """As if a driver went on that was paused while another one took over."""
+    source, target = f"{topic}.from", f"{topic}.to"
+    make(source, numbers(0, 2))
+    make(target)
+    runs = []
+    for number in range(2):
+        append(client, source, 0, numbers(10 * number, 10 * number + 1))
+        writer = stream(subscribe=source, startingOffsets="earliest").writeStream.format("penstock")
+        query = (
+            writer.options(**options(server, topic=target))
+            .option("checkpointLocation", str(tmp_path / "check"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(int(HANG_S))
+        runs.append(str(query.runId))
+    series = f"spark-{query.id}"
+    taken_over = "another start of this query has taken over"
+    with pytest.raises(WriteRefused, match=taken_over), telling_others("x"):
+        client.begin_transaction(f"{series}-77", 60, (series, runs[0]))
+    with pytest.raises(Refused, match="was followed by"):
+        client.commit_transaction(f"{series}-77", {}, 0, (series, runs[0]))
+    assert not client.begin_transaction(f"{series}-77", 60, (series, runs[1])).committed
+    client.abort(f"{series}-77")
+
+
+def test_who_comes_too_late_is_told_so(client: FlightClient, make: Make, topic: str) -> None:
+    make(topic)
+    client.begin(topic, 60)
+    client.commit_transaction(topic, {})
+    rows = pa.table({"value": pa.array([b"x"], pa.binary())})
+    done = "another driver has done this batch: transaction"
+    with pytest.raises(WriteRefused, match=done), telling_others(topic):
+        client.stage(topic, 1, topic, rows)
+
+
+def test_an_abort_of_what_is_committed_says_so(
+    server: LiveServer,
+    client: FlightClient,
+    make: Make,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make(topic)
+    client.begin(topic, 60)
+    client.commit_transaction(topic, {})
+    texts = options(server, topic=topic, transaction=topic)
+    schema = StructType().add("value", StringType())
+    with caplog.at_level(logging.INFO, "penstock.spark.writers"):
+        PenstockWriter(
+            write_options(texts, streaming=False), Connection(texts["server"], KEY), schema
+        ).abort([])
+    assert caplog.messages == [f"transaction {topic} is committed and stands"]
+
+
+def test_a_write_that_is_skipped_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    messages = [Staged("t", task, 2, 0, True, 4) for task in range(2)]
+    staging = PenstockWriter(
+        write_options({"server": "nowhere:1", "topic": "t"}, streaming=False),
+        Connection("nowhere:1"),
+        StructType().add("value", StringType()),
+    )
+    staging.commit(messages)
+    assert "its 4 rows are not written again" in caplog.text
+    with pytest.raises(WriteRefused, match="with 4 rows, and this write of the same name has 2"):
+        staging.commit(messages[:1])
+
+
 def test_nothing_of_a_failed_job_is_seen(
     spark: "SparkSession", server: LiveServer, client: FlightClient, make: Make, topic: str
 ) -> None:
@@ -145,8 +267,12 @@ def test_a_repeated_batch_is_written_once(
     ("frame", "given", "mode", "complaint"),
     [
         ("id AS other", {"topic": "t"}, "append", "column value is missing"),
-        ("id AS value", {}, "append", "option topic, or give a column topic"),
-        ("id AS value", {"topic": "bad-value"}, "append", "column value is int64"),
+        ("'a' AS value", {}, "append", "option topic, or give a column topic"),
+        ("id AS value", {"topic": "bad-value"}, "append", "column value is bigint: cast it to str"),
+        ("id AS key, 'a' AS value", {"topic": "t"}, "append", "column key is bigint: cast it"),
+        ("'a' AS value, id AS topic", {}, "append", "column topic is bigint: cast it to string"),
+        ("'a' AS value, 'h' AS headers", {"topic": "t"}, "append", "column headers is string"),
+        ("'a' AS value", {"kafka.bootstrap.servers": "x"}, "append", "is called server here"),
         ("'a' AS value", {"topic": "nowhere"}, "append", "no topic named 'nowhere'"),
         ("'a' AS value, 9 AS partition", {"topic": "bad-value"}, "append", "no partition 9"),
         ("'a' AS value, '1' AS partition", {"topic": "t"}, "append", "column partition is string"),

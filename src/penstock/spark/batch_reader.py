@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.flight import FlightClient
+    from penstock.spark.typed.pinned import Pinned
 
 
 class PenstockReader(DataSourceReader):
     """`partitions` runs on the driver, `read` in the executors with a copy of this object."""
 
-    def __init__(self, options: ReadOptions, connection: Connection) -> None:
+    def __init__(
+        self, options: ReadOptions, connection: Connection, pinned: "Pinned | None" = None
+    ) -> None:
         self._options = options
         self._connection = connection
+        self._pinned = pinned
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -38,8 +42,10 @@ class PenstockReader(DataSourceReader):
         return read_ranges(
             self._connection,
             wanted,
-            headers=self._options.include_headers,
+            extras=self._options.extras,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            pinned=self._pinned,
+            raw=self._options.typed is not None and self._options.typed.raw,
         )
 
 

@@ -42,16 +42,37 @@ _BATCH_READ: Final = (
 )  # fmt: skip
 _STREAM_READ: Final = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix", "groupId",
+    "failOnNewSchema",
 )  # fmt: skip
 _READ: Final = (
     "subscribe", "subscribePattern", "assign", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsets", "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
-    "maxRecordsPerPartition", "includeHeaders",
+    "maxRecordsPerPartition", "includeHeaders", "includeProtocol", "schema", "schemaName", "schemaVersion",
+    "includeRaw",
 )  # fmt: skip
 _WRITE: Final = ("topic", "createTopics", "transactionTimeout")
 _BATCH_WRITE: Final = ("transaction",)
-# Spark's own, which it hands on to every source and sink.
-_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+# Spark's own, which it hands on to every source and sink; with CREATE TABLE ... USING penstock the
+# properties of the table too.
+_OF_SPARK: Final = frozenset(
+    {"checkpointlocation", "queryname"}
+    | {"provider", "owner", "comment", "collation", "location", "external", "is_managed_location"}
+    | {"table_type", "serialization.format"}
+)
+# The options of a table of SQL once more, among its properties.
+_OF_A_TABLE: Final = "option."
+# Options of Spark's Kafka source that have another name here, and how their names begin.
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "is called server here: host:port of the Flight listener",
+    "kafka.group.id": "is called groupId here; it only shows progress",
+    "kafka.security.protocol": "is not needed: give accessKey, keyFile or keyEnv, and tls",
+    "kafka.sasl.": "is not needed: give accessKey, keyFile or keyEnv",
+    "kafka.ssl.truststore": "is called tlsCaFile here, a file in PEM",
+    "kafka.ssl.": "is not there: give tlsCaFile, tlsCertificateFile and tlsKeyFile, in PEM",
+    "kafka.transactional.id": "is not needed: every write is a transaction; see transaction",
+    "kafka.": "is an option of Kafka's client, which is not used here: leave it away",
+    "kafkaconsumer.": "is an option of Kafka's client, which is not used here: leave it away",
+}
 _KINDS: Final = {
     "read": _READ,
     "batch reads": _BATCH_READ,
@@ -111,6 +132,18 @@ class Selection:
         return f"assign {json.dumps(dict(self.assigned or ()))}"
 
 
+@dataclass(frozen=True, slots=True)
+class TypedOptions:
+    """Values are decoded by a schema of the registry. Without a name: by that of the topics."""
+
+    name: str | None = None
+    version: int = 0
+    # Whether _raw has the values that fit, too.
+    raw: bool = False
+    # Whether a stream ends before the first record that a newer version may have written.
+    fail_on_new: bool = False
+
+
 ByPartition = Mapping[str, Mapping[int, int]]
 
 
@@ -136,7 +169,9 @@ class ReadOptions:
     ending: Position
     latest_when_no_such_time: bool = False
     fail_on_data_loss: bool = True
-    include_headers: bool = False
+    # Columns beside those that Kafka's source always has: headers, protocol.
+    extras: tuple[str, ...] = ()
+    typed: TypedOptions | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
@@ -179,7 +214,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         ending=_position(options, "ending", LATEST),
         latest_when_no_such_time=_strategy(options),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
-        include_headers=options.flag("includeHeaders", False),
+        extras=_extras(options),
+        typed=_typed(options),
         min_partitions=options.count("minPartitions"),
         max_records_per_partition=options.count("maxRecordsPerPartition"),
         max_offsets_per_trigger=high,
@@ -194,9 +230,28 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     return found
 
 
-def includes_headers(given: Mapping[str, str]) -> bool:
-    """All that the schema depends on. The names of all options are checked on the way."""
-    return _Given(given, reading=True).flag("includeHeaders", False)
+@dataclass(frozen=True, slots=True)
+class ColumnOptions:
+    """What the columns depend on. Where they come from a schema, also who has it."""
+
+    extras: tuple[str, ...]
+    typed: TypedOptions | None = None
+    connection: ConnectionOptions | None = None
+    selection: Selection | None = None
+
+
+def column_options(given: Mapping[str, str]) -> ColumnOptions:
+    """The names of all options are checked on the way. Raises OptionError."""
+    options = _Given(given, reading=True)
+    extras, typed = _extras(options), _typed(options)
+    if typed is None:
+        return ColumnOptions(extras)
+    return ColumnOptions(extras, typed, _connection(options), _selection(options))
+
+
+def _extras(options: "_Given") -> tuple[str, ...]:
+    wanted = ("includeHeaders", "headers"), ("includeProtocol", "protocol")
+    return tuple(column for option, column in wanted if options.flag(option, False))
 
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -221,7 +276,11 @@ class _Given:
     def __init__(
         self, given: Mapping[str, str], *, reading: bool, without: str | None = None
     ) -> None:
-        self._texts = {name.lower(): str(text) for name, text in given.items()}
+        self._texts = {
+            name.lower(): str(text)
+            for name, text in given.items()
+            if not name.lower().startswith(_OF_A_TABLE)
+        }
         for name in self._texts:
             _check_name(name, reading=reading, without=without)
 
@@ -306,8 +365,12 @@ def _check_name(name: str, *, reading: bool, without: str | None) -> None:
         if shown in names:
             only = {"read": "reads", "write": "writes"}.get(kind, kind)
             raise OptionError(shown, f"is for {only} only")
+    for start, problem in _OF_KAFKA.items():
+        if name.startswith(start):
+            raise OptionError(name, problem)
     near = difflib.get_close_matches(name, [one.lower() for one in usable], 1)
-    hint = f"; did you mean {known[near[0]]}?" if near else ""
+    # All that Spark hands over is in lower case, whatever was written.
+    hint = f"; did you mean {known[near[0]]}?" if near else "; Spark shows it in lower case"
     raise OptionError(shown, f"is unknown{hint}")
 
 
@@ -380,6 +443,23 @@ def _selection(options: _Given) -> Selection:
         return Selection(pattern=pattern)
     assigned = options.by_topic("assign", _partition_list) or {}
     return Selection(assigned=tuple(assigned.items()))
+
+
+def _typed(options: _Given) -> TypedOptions | None:
+    text = options.text("schema")
+    if text is None:
+        for name in ("schemaName", "schemaVersion", "includeRaw", "failOnNewSchema"):
+            if options.has(name):
+                raise OptionError(name, "does nothing without schema registry")
+        return None
+    if text.strip().lower() != "registry":
+        raise OptionError("schema", f"{text!r} is unknown: registry is all there is")
+    version = options.count("schemaVersion") or 0
+    fail_on_new = options.flag("failOnNewSchema", False)
+    if fail_on_new and version:
+        raise OptionError("failOnNewSchema", "does nothing with schemaVersion")
+    raw = options.flag("includeRaw", False)
+    return TypedOptions(options.name("schemaName"), version, raw, fail_on_new)
 
 
 def _partition_list(option: str, value: Any) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ range gives the same rows however often it is read. A lost connection is opened 
 on behind the last row that was handed on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.flight import FlightClient
+    from penstock.spark.typed.pinned import Pinned
 
 # In the broker's table of errors.
 UNKNOWN_PARTITION: Final = 2
@@ -33,19 +34,38 @@ TIMESTAMP_TYPE: Final = 1
 KEPT_ROWS: Final = 65_536
 
 
+Complete = Callable[["pa.RecordBatch", Range], "pa.RecordBatch"]
+
+
 def read_ranges(
-    connection: Connection, wanted: Ranges, *, headers: bool, fail_on_data_loss: bool
+    connection: Connection,
+    wanted: Ranges,
+    *,
+    extras: tuple[str, ...],
+    fail_on_data_loss: bool,
+    pinned: "Pinned | None" = None,
+    raw: bool = False,
 ) -> "Iterator[pa.RecordBatch]":
-    """Raises DataLost when a part of a range is gone, or skips it, as the options say."""
+    """Raises DataLost when a part of a range is gone, or skips it, as the options say. `extras`: columns
+    beside those of Kafka's source. `pinned`: the schema by which values are decoded; `raw`: they are
+    there as they came, too."""
+    complete: Complete = _completed
+    if pinned is not None:
+        from penstock.spark.typed.rows import TypedRows
+
+        complete = TypedRows(connection, pinned, _constant, extras, raw=raw).batch
     for one in wanted:
-        yield from _read_range(connection, one, headers, fail_on_data_loss)
+        yield from _read_range(connection, one, (*SENT, *extras), fail_on_data_loss, complete)
 
 
 def _read_range(
-    connection: Connection, wanted: Range, headers: bool, fail_on_data_loss: bool
+    connection: Connection,
+    wanted: Range,
+    columns: tuple[str, ...],
+    fail_on_data_loss: bool,
+    complete: Complete,
 ) -> "Iterator[pa.RecordBatch]":
     """The read itself asks for all of the range. Only when it is refused is there something to look at."""
-    columns = (*SENT, "headers") if headers else SENT
     place, created_us = (wanted.topic, wanted.partition), wanted.created_us
     offset, end = wanted.start, wanted.end
     attempt = looks = 0
@@ -60,7 +80,7 @@ def _read_range(
                 *place, offset, end, columns, created_us=created_us, whole=True
             ):
                 if batch.num_rows:
-                    yield _completed(batch, wanted)
+                    yield complete(batch, wanted)
                     offset = batch.column("offset")[-1].as_py() + 1
                     attempt = looks = 0
             return
@@ -84,7 +104,7 @@ def _completed(batch: "pa.RecordBatch", wanted: Range) -> "pa.RecordBatch":
     import pyarrow as pa
 
     rows = batch.num_rows
-    key, value, offset, timestamp, *headers = batch.columns
+    key, value, offset, timestamp, *extras = batch.columns
     columns = {
         "key": key,
         "value": value,
@@ -94,8 +114,7 @@ def _completed(batch: "pa.RecordBatch", wanted: Range) -> "pa.RecordBatch":
         "timestamp": timestamp,
         "timestampType": _constant(TIMESTAMP_TYPE, pa.int32(), rows),
     }
-    if headers:
-        columns["headers"] = headers[0]
+    columns.update(zip(batch.schema.names[len(SENT) :], extras, strict=True))
     return pa.record_batch(list(columns.values()), names=list(columns))
 
 

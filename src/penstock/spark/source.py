@@ -1,5 +1,6 @@
 """The data source itself: what Spark finds under `format("penstock")`. docs/spark.md has its options."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, DataSourceStreamWriter
@@ -16,7 +17,8 @@ from pyspark.sql.types import (
 
 from penstock.errors import PenstockError
 from penstock.spark.connection import resolve
-from penstock.spark.options import includes_headers, read_options, write_options
+from penstock.spark.options import column_options, read_options, write_options
+from penstock.spark.sql_tables import options_of, with_options
 from penstock.spark.versions import (
     LIMITS_BATCHES,
     WRITES_STREAMS_IN_ARROW,
@@ -27,6 +29,7 @@ from penstock.spark.writers import WriteRefused
 if TYPE_CHECKING:
     from penstock.spark.batch_reader import PenstockReader
     from penstock.spark.stream_reader import UnguidedStreamReader
+    from penstock.spark.typed.pinned import Pinned
     from penstock.spark.writers import PenstockWriter
 
 # As the broker sends them, and as Kafka's source has them. No text: what TIMESTAMP means in one depends on
@@ -42,7 +45,7 @@ SCHEMA: Final = (
     .add("timestampType", IntegerType())
 )
 HEADER: Final = StructType().add("key", StringType()).add("value", BinaryType())
-SCHEMA_WITH_HEADERS: Final = StructType([*SCHEMA.fields]).add("headers", ArrayType(HEADER))
+EXTRAS: Final = {"headers": ArrayType(HEADER), "protocol": StringType()}
 
 
 class OtherSchema(PenstockError):
@@ -62,14 +65,43 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        return SCHEMA_WITH_HEADERS if includes_headers(self.options) else SCHEMA
+        found = self._columns(self._pinned(self.options, None), self.options)
+        return with_options(found, self.options)
+
+    def _columns(self, pinned: "Pinned | None", texts: Mapping[str, str]) -> StructType:
+        extras = column_options(texts).extras
+        if pinned is None:
+            columns = StructType([*SCHEMA.fields])
+            for name in extras:
+                columns.add(name, EXTRAS[name])
+            return columns
+        from penstock.spark.typed.pinned import spark_schema
+
+        return spark_schema(pinned, extras)
+
+    def _pinned(self, texts: Mapping[str, str], given: StructType | None) -> "Pinned | None":
+        """With typed rows the schema that values are decoded by: the one that the columns were made
+        from, or the one of today."""
+        options = column_options(texts)
+        typed, selection = options.typed, options.selection
+        if typed is None or selection is None or options.connection is None:
+            return None
+        from penstock.spark.typed.pinned import choose, fetch, pinned_in
+
+        connection = resolve(options.connection)
+        found = None if given is None else pinned_in(given)
+        if found is None:
+            return connection.call(lambda client: choose(client, selection, typed))
+        return connection.call(lambda client: fetch(client, *found))
 
     def reader(self, schema: StructType) -> "PenstockReader":
         from penstock.spark.batch_reader import PenstockReader
 
-        self._check_schema(schema)
-        options = read_options(self.options, streaming=False)
-        return PenstockReader(options, resolve(options.connection))
+        texts = options_of(schema, self.options)
+        options = read_options(texts, streaming=False)
+        pinned = self._pinned(texts, schema)
+        self._check_schema(schema, pinned, texts)
+        return PenstockReader(options, resolve(options.connection), pinned)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
@@ -80,14 +112,18 @@ class PenstockSource(DataSource):
     def _stream_reader(self, schema: StructType) -> "UnguidedStreamReader":
         from penstock.spark.stream_reader import PenstockStreamReader, UnguidedStreamReader
 
-        self._check_schema(schema)
-        options = read_options(self.options, streaming=True)
+        texts = options_of(schema, self.options)
+        options = read_options(texts, streaming=True)
+        pinned = self._pinned(texts, schema)
+        self._check_schema(schema, pinned, texts)
         reader = PenstockStreamReader if LIMITS_BATCHES else UnguidedStreamReader
-        return reader(options, resolve(options.connection))
+        return reader(options, resolve(options.connection), pinned=pinned)
 
-    def _check_schema(self, given: StructType) -> None:
+    def _check_schema(
+        self, given: StructType, pinned: "Pinned | None", texts: Mapping[str, str]
+    ) -> None:
         """Spark takes any schema of the user at load, and would stumble over it in the tasks."""
-        fixed = self.schema()
+        fixed = self._columns(pinned, texts)
         if _columns(given) != _columns(fixed):
             raise OtherSchema(_shown(given), _shown(fixed))
 

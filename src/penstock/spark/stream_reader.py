@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.flight import FlightClient
+    from penstock.spark.typed.pinned import Pinned
+
+# A query that has not read anything for so long is over: its group only showed the lag.
+KEEP_GROUP_S = 30 * 24 * 3600
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +57,11 @@ class UnguidedStreamReader(DataSourceStreamReader):
         options: ReadOptions,
         connection: Connection,
         clock_s: Callable[[], float] = time.monotonic,
+        pinned: "Pinned | None" = None,
     ) -> None:
         self._options = options
         self._connection = connection
+        self._pinned = pinned
         self._clock_s = clock_s
         self._target: Progress | None = None
         self._last_batch_s: float | None = None
@@ -65,8 +71,9 @@ class UnguidedStreamReader(DataSourceStreamReader):
         self._showing: ThreadPoolExecutor | None = None
         self._shown: Future[None] | None = None
         self._beginning: Progress | None = None
-        # The end of the last batch, as far as it is known here.
+        # The end of the last batch, as far as it is known here, and the topics as they were then.
         self._reached: Progress | None = None
+        self._planned: States | None = None
 
     # --- where the query stands ------------------------------------------------------------------
 
@@ -102,6 +109,8 @@ class UnguidedStreamReader(DataSourceStreamReader):
         states = self._look()
         self._publish(begin)
         end = self._next_end(begin, states, most, everything)
+        if end.topics != begin.topics and self._target is None:
+            self._check_schema()
         if end.topics == begin.topics:
             end = begin
             if self._shown is not None:
@@ -109,7 +118,7 @@ class UnguidedStreamReader(DataSourceStreamReader):
                 self._shown.result()
         elif begin == self._beginning:
             end = replace(end, began=begin.topics)
-        self._reached = end
+        self._reached, self._planned = end, states
         return end
 
     def _next_end(
@@ -127,6 +136,15 @@ class UnguidedStreamReader(DataSourceStreamReader):
             latest = limited(begin, latest, states, most)
         return latest
 
+    def _check_schema(self) -> None:
+        """After the end of a batch is known: it has no record that a version wrote that came later."""
+        typed, pinned, selection = self._options.typed, self._pinned, self._options.selection
+        if typed is None or pinned is None or not typed.fail_on_new:
+            return
+        from penstock.spark.typed.pinned import check_newest
+
+        self._connection.call(lambda client: check_newest(client, selection, typed, pinned))
+
     def _too_few(self, count: int) -> bool:
         """True if the batch waits for more records, at most for maxTriggerDelay."""
         least = self._options.min_offsets_per_trigger
@@ -142,13 +160,17 @@ class UnguidedStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, last = Progress.from_json(start), Progress.from_json(end)
-        self._reached = last
+        # Spark asks for the tasks right after the end of a batch: the topics are not asked about twice.
+        # What is gone since then, the tasks find out.
+        states = self._planned if last == self._reached else None
+        self._reached, self._planned = last, None
         if begin == last:
             return []
         if last.began is not None:
             begin = Progress(last.query, last.began)
         options = self._options
-        states = self._look()
+        if states is None:
+            states = self._look()
         ranges = ranges_between(begin, last, states, options.fail_on_data_loss)
         tasks = divide(ranges, options.min_partitions, options.max_records_per_partition)
         return [InputPartition(task) for task in tasks]
@@ -158,8 +180,10 @@ class UnguidedStreamReader(DataSourceStreamReader):
         return read_ranges(
             self._connection,
             wanted,
-            headers=self._options.include_headers,
+            extras=self._options.extras,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            pinned=self._pinned,
+            raw=self._options.typed is not None and self._options.typed.raw,
         )
 
     def _look(self) -> States:
@@ -190,10 +214,12 @@ class UnguidedStreamReader(DataSourceStreamReader):
             for partition, offset in one.partitions.items()
         ]
         client = self._connection.client()
+        # Nobody chose its name, and nobody would delete it.
+        keep = {} if options.group is not None else {"keep_s": KEEP_GROUP_S}
 
         def show() -> None:
             try:
-                client.action("commit_group", group=group, offsets=offsets)
+                client.action("commit_group", group=group, offsets=offsets, **keep)
             except Exception as error:  # whatever the error is, the query continues without
                 logger.warning("the lag of group %s is not shown: %s", group, error)
 
@@ -224,6 +250,7 @@ class PenstockStreamReader(UnguidedStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = at_end("", self._look())
+        self._check_schema()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._last_seen is None else self._last_seen.to_json()

@@ -11,16 +11,18 @@ driver that died with the transaction open.
 """
 
 import logging
+import re
 import secrets
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from penstock.client.errors import ClientError
+from penstock.client.errors import ClientError, Refused
 from penstock.errors import PenstockError
 from penstock.spark.connection import Connection
 from penstock.spark.options import WriteOptions
@@ -40,6 +42,13 @@ GATHERED_ROWS: Final = 65_536
 GATHERED_BYTES: Final = 6 * 1024 * 1024
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
+# Of a streaming query the id of this start of it.
+RUN_PROPERTY: Final = "spark.jobGroup.id"
+# As Spark makes it. What a user calls a group of jobs is no start of a query.
+RUN_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# In the broker's table of errors.
+FENCED: Final = 17
+TRANSACTION_NOT_OPEN: Final = 24
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +70,18 @@ class Staged(WriterCommitMessage):
     task: int
     rows: int
     batches: int
+    # The name was committed before: the rows were counted and dropped. And how many it has, if known.
+    skipped: bool = False
+    committed_rows: int | None = None
+    fence: "Fence | None" = None
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Which start of which query this is. Once the broker has seen a newer start it refuses older ones."""
+
+    series: str
+    run: str
 
 
 class _Staging:
@@ -78,16 +99,30 @@ class _Staging:
         self.wanted = [name for name in COLUMNS if name in names and name not in ignored]
         _check_columns(schema, self.wanted)
 
-    def stage(self, transaction: str, batches: "Iterator[pa.RecordBatch]") -> Staged:
+    def stage(
+        self,
+        transaction: str,
+        batches: "Iterator[pa.RecordBatch]",
+        fence: Fence | None = None,
+    ) -> Staged:
+        with telling_others(transaction):
+            return self._stage(transaction, batches, fence)
+
+    def _stage(
+        self, transaction: str, batches: "Iterator[pa.RecordBatch]", fence: Fence | None
+    ) -> Staged:
         task = task_number()
         timeout_s = max(1, self._options.transaction_timeout_ms // 1000)
-        if not self._connection.call(lambda client: client.begin(transaction, timeout_s)):
-            for _ in batches:  # Spark wants its rows taken
-                continue
-            return Staged(transaction, task, 0, 0)
+        begun = self._connection.call(
+            lambda client: client.begin_transaction(transaction, timeout_s, _pair(fence))
+        )
+        if begun.committed:
+            # Spark wants its rows taken; and the driver wants to know whether they are the same.
+            rows = sum(batch.num_rows for batch in batches)
+            return Staged(transaction, task, rows, 0, True, begun.rows, fence)
         first = next(batches, None)
         if first is None:
-            return Staged(transaction, task, 0, 0)
+            return Staged(transaction, task, 0, 0, fence=fence)
         # Goes on by itself when the connection is lost: not every Spark repeats a task.
         staged = self._connection.client().stage(
             transaction,
@@ -98,7 +133,7 @@ class _Staging:
             retries=self._connection.retries,
             retry_interval_s=self._connection.retry_interval_s,
         )
-        return Staged(transaction, task, staged.rows, staged.batches)
+        return Staged(transaction, task, staged.rows, staged.batches, fence=fence)
 
     def _chosen(
         self, first: "pa.RecordBatch", others: "Iterator[pa.RecordBatch]"
@@ -112,6 +147,10 @@ class _Staging:
         def chosen(batch: "pa.RecordBatch") -> "pa.RecordBatch":
             return pa.record_batch([batch.column(places[name]) for name in wanted], names=wanted)
 
+        def joined(gathered: "list[pa.RecordBatch]") -> "pa.RecordBatch":
+            # Of a single one pyarrow would make a copy.
+            return gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+
         def batches() -> "Iterator[pa.RecordBatch]":
             gathered: list[pa.RecordBatch] = []
             rows = size = 0
@@ -120,26 +159,39 @@ class _Staging:
                 rows += batch.num_rows
                 size += gathered[-1].nbytes
                 if rows >= GATHERED_ROWS or size >= GATHERED_BYTES:
-                    yield pa.concat_batches(gathered)
+                    yield joined(gathered)
                     gathered, rows, size = [], 0, 0
             if gathered:
-                yield pa.concat_batches(gathered)
+                yield joined(gathered)
 
         return pa.RecordBatchReader.from_batches(chosen(first).schema, batches())
 
     def commit(self, messages: Sequence[Any]) -> None:
-        for transaction, tasks in _by_transaction(messages).items():
-            self._connection.call(
-                lambda client, name=transaction, chosen=tasks: client.commit_transaction(  # type: ignore[misc]  # bound now, not later
-                    name, chosen
-                )
-            )
+        for transaction, staged in _by_transaction(messages).items():
+            if staged and all(one.skipped for one in staged):
+                _check_skipped(transaction, staged)
+                continue
+            with telling_others(transaction):
+                self._commit(transaction, staged)
+
+    def _commit(self, transaction: str, staged: Sequence[Staged]) -> None:
+        tasks = {one.task: one.batches for one in staged}
+        rows = sum(one.rows for one in staged)
+        fence = _pair(staged[0].fence)
+        self._connection.call(
+            lambda client: client.commit_transaction(transaction, tasks, rows, fence)
+        )
 
     def abort(self, transactions: Sequence[str]) -> None:
         """Aborts the transaction if the broker answers; else the broker does it when its time is over."""
         for transaction in transactions:
             try:
                 self._connection.client().abort(transaction)
+            except Refused as error:
+                if error.code != TRANSACTION_NOT_OPEN:
+                    logger.warning("transaction %s is not aborted: %s", transaction, error)
+                # Else it is committed: by another driver, or by this one before its answer was lost.
+                logger.info("transaction %s is committed and stands", transaction)
             except ClientError as error:
                 logger.warning(
                     "transaction %s stays until its time is over: %s", transaction, error
@@ -147,7 +199,7 @@ class _Staging:
 
 
 def _check_columns(schema: "StructType", wanted: Sequence[str]) -> None:
-    from pyspark.sql.types import IntegralType, NullType
+    from pyspark.sql.types import BinaryType, IntegralType, NullType, StringType
 
     for name in wanted:
         same = [field for field in schema.fields if field.name.lower() == name]
@@ -156,8 +208,30 @@ def _check_columns(schema: "StructType", wanted: Sequence[str]) -> None:
             raise WriteRefused(f"column {name} is there more than once ({shown}): drop the others")
         kind = same[0].dataType
         # Text reaches the broker as bytes: its error would name a type that is not in the user's schema.
+        shown = kind.simpleString()
         if name == "partition" and not isinstance(kind, IntegralType | NullType):
-            raise WriteRefused(f"column partition is {kind.simpleString()}: cast it to int")
+            raise WriteRefused(f"column partition is {shown}: cast it to int")
+        if name in ("key", "value") and not isinstance(kind, StringType | BinaryType | NullType):
+            hint = f"cast it to string or binary, or write it as JSON with to_json({name})"
+            raise WriteRefused(f"column {name} is {shown}: {hint}")
+        if name == "topic" and not isinstance(kind, StringType | BinaryType | NullType):
+            raise WriteRefused(f"column topic is {shown}: cast it to string")
+        if name == "headers" and not _are_headers(kind):
+            wanted = "array<struct<key:string,value:binary>>"
+            raise WriteRefused(f"column headers is {shown}: make it {wanted}, or drop it")
+
+
+def _are_headers(kind: Any) -> bool:
+    from pyspark.sql.types import ArrayType, BinaryType, NullType, StringType, StructType
+
+    if isinstance(kind, NullType):
+        return True
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return [one.name for one in fields] == ["key", "value"] and all(
+        isinstance(one.dataType, StringType | BinaryType) for one in fields
+    )
 
 
 class PenstockWriter(DataSourceArrowWriter):
@@ -168,13 +242,57 @@ class PenstockWriter(DataSourceArrowWriter):
         self._transaction = options.transaction or f"spark-{uuid.uuid4()}"
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
-        return self._staging.stage(self._transaction, iterator)
+        # In foreachBatch, by each_batch.py, it belongs to a query too.
+        fence = query_fence()
+        if fence is not None and not self._transaction.startswith(f"{fence.series}-"):
+            fence = None
+        return self._staging.stage(self._transaction, iterator, fence)
 
     def commit(self, messages: list[Any]) -> None:
         self._staging.commit(messages)
 
     def abort(self, messages: list[Any]) -> None:
         self._staging.abort([self._transaction])
+
+
+def _pair(fence: Fence | None) -> tuple[str, str] | None:
+    return None if fence is None else (fence.series, fence.run)
+
+
+@contextmanager
+def telling_others(transaction: str) -> Iterator[None]:
+    """Says what it means when somebody else has done it."""
+    try:
+        yield
+    except Refused as error:
+        if error.code == FENCED:
+            raise WriteRefused(
+                f"another start of this query has taken over ({error.text}): this one is out of date,"
+                " and nothing of its batch is written"
+            ) from None
+        if error.code == TRANSACTION_NOT_OPEN and error.text.endswith("is committed"):
+            raise WriteRefused(
+                f"another driver has done this batch: transaction {transaction!r} is committed;"
+                " nothing is lost, and this one may be stopped"
+            ) from None
+        raise
+
+
+def _check_skipped(transaction: str, staged: Sequence[Staged]) -> None:
+    """A write whose name is committed changes nothing. It should have been the same write."""
+    rows = sum(one.rows for one in staged)
+    known = staged[0].committed_rows
+    if known is not None and known != rows:
+        raise WriteRefused(
+            f"transaction {transaction!r} is committed with {known} rows, and this write of the same"
+            f" name has {rows}: nothing is written; give it another name, or with a streaming query a"
+            " new checkpoint"
+        )
+    logger.warning(
+        "transaction %s is committed since long: its %d rows are not written again",
+        transaction,
+        rows,
+    )
 
 
 class StreamWriting:
@@ -184,7 +302,7 @@ class StreamWriting:
         self._staging = _Staging(options, connection, schema)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
-        return self._staging.stage(batch_transaction(), iterator)
+        return self._staging.stage(batch_transaction(), iterator, query_fence())
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         self._staging.commit(messages)
@@ -197,13 +315,13 @@ class PenstockStreamWriter(StreamWriting, DataSourceStreamArrowWriter):
     """The writer for versions of Spark that hand over Arrow batches; row_writer.py has the other one."""
 
 
-def _by_transaction(messages: Sequence[Any]) -> dict[str, dict[int, int]]:
-    """Tasks and how many batches each has staged. All messages of a job name the same transaction; a
-    task that failed has none."""
-    found: dict[str, dict[int, int]] = {}
+def _by_transaction(messages: Sequence[Any]) -> dict[str, list[Staged]]:
+    """What tasks have staged. All messages of a job name the same transaction; a task that failed has
+    none."""
+    found: dict[str, list[Staged]] = {}
     for message in messages:
         if isinstance(message, Staged):
-            found.setdefault(message.transaction, {})[message.task] = message.batches
+            found.setdefault(message.transaction, []).append(message)
     return found
 
 
@@ -219,11 +337,23 @@ def task_number() -> int:
 
 def batch_transaction() -> str:
     """The same name whenever this batch of this query is tried, by whichever driver."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    query = context.getLocalProperty(QUERY_PROPERTY) if context is not None else None
-    batch = context.getLocalProperty(BATCH_PROPERTY) if context is not None else None
+    query, batch = _property(QUERY_PROPERTY), _property(BATCH_PROPERTY)
     if not query or not batch:
         raise WriteRefused(f"Spark does not tell its tasks {QUERY_PROPERTY} and {BATCH_PROPERTY}")
     return f"spark-{query}-{batch}"
+
+
+def query_fence() -> Fence | None:
+    query, run = _property(QUERY_PROPERTY), _property(RUN_PROPERTY)
+    if not query or not run or not RUN_ID.fullmatch(run):
+        return None
+    return Fence(f"spark-{query}", run)
+
+
+def _property(name: str) -> str | None:
+    """What the driver has told its tasks."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    found: str | None = None if context is None else context.getLocalProperty(name)
+    return found

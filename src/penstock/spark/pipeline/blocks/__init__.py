@@ -1,0 +1,1 @@
+"""What a project is written with. Its files import the names from penstock.spark.pipeline."""

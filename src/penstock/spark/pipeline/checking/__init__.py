@@ -1,0 +1,1 @@
+"""Whether the tables hold what the log holds, record by record."""

@@ -1,0 +1,1 @@
+"""How far flows have come: reading, and where it is needed writing, the checkpoints that Spark keeps."""

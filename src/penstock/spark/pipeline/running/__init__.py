@@ -1,0 +1,1 @@
+"""One update, streams that go on, and who looks on: what penstock pipeline run does."""

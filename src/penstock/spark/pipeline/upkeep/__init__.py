@@ -1,0 +1,1 @@
+"""What keeps tables small and in few files: keep, optimize."""
