@@ -1,6 +1,7 @@
 """A QUIC client for conformance tests: one connection to a live server, and answers of its streams."""
 
 from collections.abc import Callable
+from typing import Any
 
 from kit.live_server import LiveServer
 from kit.quic_peer import QuicPeer, run_until
@@ -10,10 +11,15 @@ class Wire:
     """`applications`: what it offers with ALPN; None: nothing."""
 
     def __init__(
-        self, live: LiveServer, applications: list[str] | None = None, listener: str = "udp"
+        self,
+        live: LiveServer,
+        applications: list[str] | None = None,
+        listener: str = "udp",
+        **options: Any,
     ) -> None:
+        """`options`: of the library's configuration."""
         self.peer = QuicPeer(
-            live.server.listeners[listener].address.port, applications=applications
+            live.server.listeners[listener].address.port, applications=applications, **options
         )
         self._read: dict[int, int] = {}
         self.until(lambda: self.peer.connected or self.peer.closed is not None)

@@ -22,8 +22,8 @@ Done = subprocess.CompletedProcess[bytes]
 
 @dataclass
 class RunningServer:
-    """`tcp`, `http` and `flight` (if asked for) are the bound addresses, `environment` what a command
-    needs to find them."""
+    """`tcp`, `http`, `flight` and `udp` (if asked for) are the bound addresses, `environment` what a
+    command needs to find them."""
 
     process: subprocess.Popen[bytes]
     data: Path
@@ -31,6 +31,7 @@ class RunningServer:
     http: str
     environment: dict[str, str]
     flight: str = ""
+    udp: str = ""
 
     def penstock(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
         """Run one command against this server."""
@@ -97,9 +98,12 @@ def start_server(data: Path, home: Path, *options: str) -> RunningServer:
     http = re.search(r"^ +http +(\S+)", banner, re.MULTILINE)
     flight = re.search(r"^ +flight +(?:grpc\S*://)?(\S+)", banner, re.MULTILINE)
     assert tcp is not None and http is not None, banner
+    udp = re.search(r"^ +udp +(\S+)", banner, re.MULTILINE)
     environment |= {"PENSTOCK_SERVER": tcp[1], "PENSTOCK_HTTP": http[1]}
-    found = flight[1] if flight is not None else ""
-    return RunningServer(process, data, tcp[1], http[1], environment, found)
+    if udp is not None:
+        environment["PENSTOCK_QUIC"] = udp[1]
+    found = [one[1] if one is not None else "" for one in (flight, udp)]
+    return RunningServer(process, data, tcp[1], http[1], environment, *found)
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_groups(running_server: RunningServer) -> None:
     assert lines(run("pub", "demo", "x", "-n", "10")) == []
     options = ("--protocol", "rustlog", "--from", "earliest", "-g", "billing", "-n", "4")
     assert run("sub", "demo", *options).returncode == 0
-    assert lines(run("group", "ls"))[1].split() == ["billing", "1", "1", "0", "6"]
+    assert lines(run("group", "ls"))[1].split()[:5] == ["billing", "1", "1", "0", "6"]
     assert lines(run("group", "describe", "billing"))[1].split() == ["demo", "0", "4", "10", "6"]
     reset = lines(run("group", "reset", "billing", "-t", "demo", "--to", "latest"))
     assert reset[1].split() == ["demo", "0", "10", "10", "0"]

@@ -50,7 +50,7 @@ def felix_refused(bench: Bench, principal: Principal, kind: str, topic: str) -> 
         "cache_get": scope,
         "auth": {"token": "dev-key"},
     }
-    client = Client(bench, FelixOptions(caches=frozenset(TOPICS)), principal)
+    client = Client(bench, FelixOptions(auto_create=True), principal)
     (reply,) = frames(client.open().ask(message(kind, **messages[kind])))
     client.session.closed()
     refused: bool = reply["type"] == "error"

@@ -1,33 +1,27 @@
-"""Keeps a client connected to one server: connects, logs in, and reconnects after a loss.
+"""A client's connection over TCP: connects and logs in, and again after a loss (keeping.py).
 
 The protocol's part is behind `Speaker`. A request that was in flight when the connection ended is
 never repeated here: its outcome is unknown, and only the caller knows whether twice is harmful.
 """
 
 import asyncio
-import logging
 import os
 import socket
 import ssl
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from penstock.client.channel import Channel, FrameSize
 from penstock.client.errors import (
-    ClientClosed,
     ClientError,
     ConnectFailed,
     ConnectionLost,
     ProtocolViolation,
-    Refused,
     RequestTimedOut,
 )
+from penstock.client.keeping import Keeping
 from penstock.client.settings import DEFAULT_PORT, ClientSettings, ServerAddress
 from penstock.wire.errors import PeerError
 from penstock.wire.primitives import frame_size
-
-logger = logging.getLogger("penstock.client")
-
-Answer = TypeVar("Answer")
 
 # How a TLS server answers bytes that are no TLS: a record of the kind alert, of any version 3.x. No frame
 # of ours begins so: it would be of 336 MiB.
@@ -63,8 +57,8 @@ class _HttpAnswer(PeerError):
         return _WANTS_HTTP
 
 
-class Connection:
-    """Made closed; `open` connects once and fails at once, later losses are tried again."""
+class Connection(Keeping[Channel]):
+    """Over TCP or TLS."""
 
     def __init__(
         self,
@@ -73,63 +67,11 @@ class Connection:
         speaker: Speaker,
         frame_size: FrameSize = frame_size,
     ) -> None:
+        super().__init__(server, settings)
         self._frame_size = frame_size
-        self.server = server
-        self.settings = settings
-        self.reconnects = 0
         self._speaker = speaker
-        self._channel: Channel | None = None
-        # Why there is no channel and none will come; None while one is being made.
-        self._failure: ClientError | None = ClientClosed()
-        self._changed = asyncio.Event()
-        self._comeback: asyncio.Task[None] | None = None
         # Whether the newest channel ever brought a byte.
         self._heard = False
-
-    @property
-    def live(self) -> Channel | None:
-        """The channel, if there is one now: spares an await where there almost always is."""
-        return self._channel
-
-    async def open(self) -> None:
-        self._channel = await self._connect()
-        self._failure = None
-
-    async def close(self) -> None:
-        """Send what is queued and end. Closing twice is fine."""
-        channel, self._channel = self._channel, None
-        self._failure = ClientClosed()
-        self._changed.set()
-        if self._comeback is not None:
-            self._comeback.cancel()
-            await asyncio.gather(self._comeback, return_exceptions=True)
-        if channel is not None:
-            await channel.close(self.settings.timeout_s)
-
-    async def channel(self, patient: bool = False) -> Channel:
-        """The channel, after a reconnect if one is running; `patient` waits for it without limit."""
-        timeout_s = None if patient else self.settings.timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._channel is None:
-                    if self._failure is not None:
-                        raise self._failure
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise ConnectFailed(
-                str(self.server), f"still not back after {self.settings.timeout_s:g} s"
-            ) from None
-        return self._channel
-
-    async def answer(self, channel: Channel, future: "asyncio.Future[Answer]", what: str) -> Answer:
-        """The answer, or RequestTimedOut; a connection that does not answer is given up."""
-        try:
-            async with asyncio.timeout(self.settings.timeout_s):
-                return await future
-        except TimeoutError:
-            channel.abort(f"no answer to {what} within {self.settings.timeout_s:g} s")
-            raise RequestTimedOut(str(self.server), what, self.settings.timeout_s) from None
 
     async def drain(self, channel: Channel) -> None:
         """Wait until the server has read enough; one that stops reading is given up."""
@@ -199,42 +141,8 @@ class Connection:
             lost_for = self._asking_for_tls(reason) if current else reason
             error = ConnectionLost(str(self.server), lost_for)
         self._speaker.lost(error)
-        if not current:
-            return
-        self._channel = None
-        if self.settings.attempts == 0 or violated:
-            self._give_up(error)
-            return
-        logger.warning("%s; connecting again", error)
-        self._comeback = asyncio.get_running_loop().create_task(self._come_back())
-
-    async def _come_back(self) -> None:
-        surroundings = self.settings.surroundings
-        attempt = 0
-        while True:
-            await surroundings.sleep(self.settings.backoff.delay_s(attempt, surroundings.random))
-            attempt += 1
-            try:
-                channel = await self._connect()
-            except (Refused, ProtocolViolation) as error:
-                # A retry would get the same answer.
-                self._give_up(error)
-                return
-            except ClientError as error:
-                logger.warning("attempt %d: %s", attempt, error)
-                if attempt == self.settings.attempts:
-                    self._give_up(error)
-                    return
-                continue
-            self._channel = channel
-            self.reconnects += 1
-            logger.warning("connected to %s again, attempt %d", self.server, attempt)
-            self._changed.set()
-            return
-
-    def _give_up(self, error: ClientError) -> None:
-        self._failure = error
-        self._changed.set()
+        if current:
+            self._is_lost(error)
 
 
 def _reason(error: OSError) -> str:

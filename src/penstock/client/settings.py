@@ -30,8 +30,8 @@ class ServerAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_server(text: str) -> ServerAddress:
-    """ "host", "host:port" or "[ipv6]:port"; the port is 9092 if none is given."""
+def parse_server(text: str, default_port: int = DEFAULT_PORT) -> ServerAddress:
+    """ "host", "host:port" or "[ipv6]:port"; the port is 9092 if none is given, or the one named."""
     text = text.strip()
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -42,10 +42,10 @@ def parse_server(text: str) -> ServerAddress:
         valid = ":" not in port and bool(port or not colon)
     if port and not (port.isascii() and port.isdigit() and len(port) <= len(str(MAX_PORT))):
         valid = False
-    number = int(port) if valid and port else DEFAULT_PORT
+    number = int(port) if valid and port else default_port
     if not valid or not host or not 0 < number <= MAX_PORT:
         raise ValueError(
-            f"{text!r} is no server address, write host:port such as 127.0.0.1:{DEFAULT_PORT}"
+            f"{text!r} is no server address, write host:port such as 127.0.0.1:{default_port}"
         )
     return ServerAddress(host, number)
 

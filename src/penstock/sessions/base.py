@@ -358,6 +358,13 @@ class BaseSession(Generic[Request]):
 
         return call
 
+    def answers_given(self) -> int:
+        """How many answers this turn has made or reserved and not sent: grows within `perform`."""
+        return len(self._slots) + len(self._out)
+
+    def last_slot(self) -> Slot | None:
+        return self._slots[-1] if self._slots else None
+
     def answers_are_open(self) -> bool:
         """Whether an answer before this one is not complete yet."""
         return bool(self._slots)

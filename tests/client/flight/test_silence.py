@@ -91,7 +91,7 @@ def test_a_task_that_reads_goes_on_when_the_server_does(
     topic = connection.client().describe(TOPIC)
     wanted = Range(TOPIC, 0, 0, BATCHES, topic.created_us)
     found: list[object] = []
-    for batch in read_ranges(connection, (wanted,), headers=False, fail_on_data_loss=True):
+    for batch in read_ranges(connection, (wanted,), extras=(), fail_on_data_loss=True):
         found += batch["value"].to_pylist()
         if not frozen_s:
             server.freeze()

@@ -5,6 +5,9 @@
 //	quic-go-peer ADDRESS APPLICATION latency ROUNDS
 //	quic-go-peer ADDRESS APPLICATION send MEGABYTES
 //	quic-go-peer ADDRESS APPLICATION pull BYTES
+//	quic-go-peer ADDRESS APPLICATION writes BYTES COUNT TOPIC
+//	quic-go-peer ADDRESS APPLICATION reads BYTES COUNT TOPIC
+//	quic-go-peer ADDRESS APPLICATION serve          the control, see serving.go
 //
 // The modes are those of the quinn peer. Prints one line of numbers.
 package main
@@ -26,11 +29,13 @@ import (
 
 const chunk = 64 * 1024
 
+var contextOfRun = context.Background()
+
 func echo(connection *quic.Conn, streams, size int) error {
 	results := make(chan error, streams)
 	for number := 0; number < streams; number++ {
 		go func() {
-			stream, err := connection.OpenStreamSync(context.Background())
+			stream, err := connection.OpenStreamSync(contextOfRun)
 			if err != nil {
 				results <- err
 				return
@@ -57,7 +62,7 @@ func echo(connection *quic.Conn, streams, size int) error {
 }
 
 func latency(connection *quic.Conn, rounds int) error {
-	stream, err := connection.OpenStreamSync(context.Background())
+	stream, err := connection.OpenStreamSync(contextOfRun)
 	if err != nil {
 		return err
 	}
@@ -80,7 +85,7 @@ func latency(connection *quic.Conn, rounds int) error {
 }
 
 func send(connection *quic.Conn, megabytes int) error {
-	stream, err := connection.OpenStreamSync(context.Background())
+	stream, err := connection.OpenStreamSync(contextOfRun)
 	if err != nil {
 		return err
 	}
@@ -107,7 +112,7 @@ func send(connection *quic.Conn, megabytes int) error {
 }
 
 func pull(connection *quic.Conn, size int) error {
-	stream, err := connection.OpenStreamSync(context.Background())
+	stream, err := connection.OpenStreamSync(contextOfRun)
 	if err != nil {
 		return err
 	}
@@ -115,7 +120,7 @@ func pull(connection *quic.Conn, size int) error {
 		return err
 	}
 	begin := time.Now()
-	pushed, err := connection.AcceptUniStream(context.Background())
+	pushed, err := connection.AcceptUniStream(contextOfRun)
 	if err != nil {
 		return err
 	}
@@ -135,11 +140,14 @@ func report(size int, begin time.Time) {
 }
 
 func run(words []string) error {
+	if len(words) == 3 && words[2] == "serve" {
+		return serve(words[0], words[1])
+	}
 	if len(words) < 4 {
 		return errors.New("ADDRESS APPLICATION MODE NUMBER ...")
 	}
 	numbers := make([]int, 0, 2)
-	for _, word := range words[3:] {
+	for _, word := range words[3:min(len(words), 5)] {
 		number, err := strconv.Atoi(word)
 		if err != nil {
 			return err
@@ -147,7 +155,7 @@ func run(words []string) error {
 		numbers = append(numbers, number)
 	}
 	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{words[1]}}
-	connection, err := quic.DialAddr(context.Background(), words[0], config, nil)
+	connection, err := quic.DialAddr(contextOfRun, words[0], config, nil)
 	if err != nil {
 		return err
 	}
@@ -161,6 +169,10 @@ func run(words []string) error {
 		return send(connection, numbers[0])
 	case "pull":
 		return pull(connection, numbers[0])
+	case "writes":
+		return writes(connection, words[5], numbers[0], numbers[1])
+	case "reads":
+		return reads(connection, words[5], numbers[0], numbers[1])
 	}
 	return fmt.Errorf("no mode %s", words[2])
 }

@@ -84,6 +84,49 @@ def test_many_streams_are_sent_to_in_a_callback_of_their_own() -> None:
     assert server.sent() == [[b"xy"]] * (SENT_AT_ONCE + 1)
 
 
+def test_a_shared_socket_sends_behind_the_streams() -> None:
+    """Once: in the callback of the completion, of the streams, or in one of its own."""
+    server = Server(1)
+    seen: list[list[list[bytes]]] = []
+
+    def share() -> None:
+        server.outbox.add_shared(lambda: seen.append([list(sent) for sent in server.sent()]))
+
+    def complete() -> None:
+        share()
+        server.write_all()
+
+    server.outbox.post(complete)
+    server.loop.turn()
+    assert seen == [[[b"xy"]]] and not server.loop.soon
+    share()
+    assert len(seen) == 1
+    server.loop.turn()
+    assert len(seen) == 2 and not server.loop.soon
+
+
+def test_a_shared_socket_does_not_wait_for_many_streams() -> None:
+    server = Server(SENT_AT_ONCE + 1)
+    seen: list[int] = []
+
+    def complete() -> None:
+        server.outbox.add_shared(lambda: seen.append(1))
+        server.write_all()
+
+    server.outbox.post(complete)
+    server.loop.turn()
+    assert seen == [1] and not any(server.sent())
+
+
+def test_sessions_have_a_turn_within_a_completion() -> None:
+    server = Server(1)
+    (stream,) = server.streams
+    found: list[bool] = []
+    server.outbox.post(lambda: found.append(stream.give_way()))
+    server.loop.turn()
+    assert found == [False] and stream.give_way()
+
+
 def test_a_completion_that_fails_leaves_nothing_unsent() -> None:
     server = Server(2)
 

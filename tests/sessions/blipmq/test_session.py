@@ -510,6 +510,7 @@ def test_frames_before_a_broken_one_are_answered(tmp_path: Path, broken: bytes) 
 
 def test_a_connection_that_is_gone_leaves_nothing_waiting(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path / "data"), cache_bytes=0)
+    bench.engine.cache.max_windows = 0  # so that a delivery waits for the disk
     peer = logged_in(bench)
     peer.ask(wire.encode_subscribe(1, b"t", 1))
     bench.publish("t", b"x")

@@ -1,5 +1,8 @@
 """Felix subscriptions without a socket: hello, events, lives of streams, slow subscribers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from broker.bench import ANYBODY, Bench
 from sessions.felix.peer import (
@@ -15,7 +18,8 @@ from sessions.felix.peer import (
 )
 
 from penstock.sessions.felix.options import FelixOptions
-from penstock.wire.felix.batches import encode_publish_batch
+from penstock.wire.felix.batches import EventFrames, encode_publish_batch
+from penstock.wire.felix.frames import MAX_PAYLOAD_BYTES
 
 ALPHA_BETA = bytes.fromhex("00000000000000010000000200000005616c7068610000000462657461")
 
@@ -125,6 +129,81 @@ def test_single_events_may_be_binary_from_a_size_on(bench: Bench) -> None:
     first, second = client.events()
     assert first == event(b"abc")
     assert second == bytes([0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 4]) + b"abcd"
+
+
+# As JSON one byte more is over the frames that clients take; as a binary frame it is far below.
+AROUND = EventFrames(b'"tenant_id":"t","namespace":"n","stream":"s"').single_bytes(0)
+MOST_JSON = (MAX_PAYLOAD_BYTES - AROUND) // 4 * 3
+MOST_BINARY = MAX_PAYLOAD_BYTES - 16
+
+
+def frame_of(value: bytes) -> bytes:
+    return bytes([0] * 7 + [1, 0, 0, 0, 1]) + len(value).to_bytes(4, "big") + value
+
+
+def missed(value: bytes) -> dict[str, str]:
+    text = (
+        f"topic 't/n/s' partition 0 offset 1: an event of {len(value)} bytes does not fit a frame of this"
+        " subscriber and is left out; read it with another protocol"
+    )
+    return {"type": "error", "message": text}
+
+
+@pytest.mark.parametrize(
+    ("size", "sent", "options", "expected"),
+    [
+        (MOST_JSON, subscribe(), {}, event),
+        (MOST_JSON + 1, subscribe(), {}, missed),
+        (MOST_JSON, subscribe(subscription_id=1), {}, event),
+        (MOST_JSON + 1, subscribe(subscription_id=1), {}, frame_of),
+        (MOST_BINARY, subscribe(subscription_id=1), {}, frame_of),
+        (MOST_BINARY + 1, subscribe(subscription_id=1), {}, missed),
+        (MOST_BINARY, subscribe(), {"event_encoding": "binary"}, frame_of),
+        (MOST_BINARY + 1, subscribe(), {"event_encoding": "binary"}, missed),
+        # Who lets longer frames in has clients that read them; a lower limit says nothing of these.
+        (MOST_JSON + 1, subscribe(), {"max_frame_bytes": 2 * MAX_PAYLOAD_BYTES}, event),
+        (MOST_JSON, subscribe(), {"max_frame_bytes": 1_000}, event),
+    ],
+    # Not with the place of a function in memory: each worker of a run has another one.
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
+def test_no_frame_is_longer_than_clients_take(
+    bench: Bench,
+    size: int,
+    sent: bytes,
+    options: dict[str, Any],
+    expected: Callable[[bytes], object],
+) -> None:
+    """An event that does not fit is a binary frame, or is left out and told; the others come."""
+    client = Client(bench, FelixOptions(fanout_batch_size=1, **options))
+    client.open().ask(sent)
+    client.events()
+    large = bytes(size)
+    bench.publish(TOPIC, b"a", large, b"b")
+    first, found, last = client.events()
+    assert found == expected(large)
+    binary = options.get("event_encoding") == "binary"
+    assert [first, last] == [(frame_of if binary else event)(one) for one in (b"a", b"b")]
+    told = expected is missed
+    assert bench.broker.fanout.counters.dropped == told
+    assert bench.broker.counters["felix"].messages_out == 3 - told
+
+
+@pytest.mark.parametrize("encoding", ["json", "binary"])
+def test_no_batch_is_longer_than_clients_take(bench: Bench, encoding: str) -> None:
+    """Whatever the configuration has for batches."""
+    options = FelixOptions(batch_bytes=4 * MAX_PAYLOAD_BYTES, event_encoding=encoding)  # type: ignore[arg-type]  # a text of the parameters
+    client = Client(bench, options)
+    client.open().ask(subscribe())
+    client.events()
+    bench.publish(TOPIC, *[bytes(MAX_PAYLOAD_BYTES // 4)] * 5)
+    recorder, _ = client.connection.opened[0]
+    bench.settle()
+    data, sizes = bytes(recorder.written), []
+    while data:
+        sizes.append(int.from_bytes(data[8:12], "big"))
+        data = data[12 + sizes[-1] :]
+    assert 1 < len(sizes) < 5 and max(sizes) <= MAX_PAYLOAD_BYTES
 
 
 def test_all_subscribers_share_the_bytes(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """Felix sessions without a socket: publishes, refusals, logins, the cache, ends of streams."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from sessions.felix.peer import (
 from sessions.kit import WAYS
 
 from penstock.broker.access.access import Principal
+from penstock.broker.options import BrokerOptions
 from penstock.log.settings import TopicSettings
 from penstock.sessions.felix.options import FelixOptions
 from penstock.sessions.stream import SessionLimits
@@ -265,7 +267,7 @@ def test_a_login_holds_for_its_stream(bench: Bench) -> None:
     stream = client.open()
     assert frames(stream.ask(message("auth", token="wrong") + publish(ack="per_message"))) == [
         {"type": "error", "message": "unauthorized"},
-        {"type": "error", "message": stream_refusal(TOPIC)},
+        {"type": "error", "message": "unauthorized"},
     ]
     assert frames(stream.ask(message("auth", token="dev-key"))) == [{"type": "ok"}]
     assert frames(stream.ask(publish(ack="per_message"))) == [{"type": "ok"}]
@@ -274,13 +276,6 @@ def test_a_login_holds_for_its_stream(bench: Bench) -> None:
         {"type": "auth_ok", "server_flags": 3}
     ]
     assert frames(client.open().ask(publish(ack="per_message")))[0]["type"] == "error"
-
-
-def stream_refusal(topic: str) -> str:
-    return (
-        f"unauthorized: nobody may not publish to topic '{topic}': that needs the right write on the"
-        " topic"
-    )
 
 
 def test_too_many_failed_logins_close_the_connection(bench: Bench) -> None:
@@ -303,7 +298,6 @@ def test_a_peer_without_rights_may_send_small_frames_only(bench: Bench) -> None:
 # --- the cache -------------------------------------------------------------------------------------
 
 SCOPE: dict[str, Any] = {"tenant_id": "t", "namespace": "n", "cache": "c"}
-CACHES = FelixOptions(caches=frozenset({"t/n/c"}))
 
 
 @pytest.mark.parametrize(
@@ -334,12 +328,12 @@ CACHES = FelixOptions(caches=frozenset({"t/n/c"}))
 )
 def test_replies_of_the_cache(bench: Bench, sent: bytes, reply: str) -> None:
     """Rows 80 to 87."""
-    assert Client(bench, CACHES).open().ask(sent) == exact(reply)
+    assert Client(bench).open().ask(sent) == exact(reply)
 
 
 def test_scopes_of_the_cache_are_apart(bench: Bench) -> None:
     """Rows 88 to 90, 92, 94."""
-    stream = Client(bench, CACHES).open()
+    stream = Client(bench).open()
 
     def get(**scope: str) -> str | None:
         found = frames(stream.ask(message("cache_get", key="", **scope)))[0]["value"]
@@ -362,8 +356,15 @@ def test_scopes_of_the_cache_are_apart(bench: Bench) -> None:
 
 
 def test_caches_are_made_where_that_is_allowed(bench: Bench) -> None:
+    """By the first value; two that come together are no conflict."""
     stream = Client(bench, FelixOptions(auto_create=True)).open()
-    assert frames(stream.ask(message("cache_put", **SCOPE, key="k", value=""))) == [{"type": "ok"}]
+    scope = {**SCOPE, "cache": "new"}
+    assert frames(stream.ask(message("cache_get", **scope, key="k")))[0]["value"] is None
+    assert not bench.broker.tenants.has_cache("t/n/new")
+    put = message("cache_put", **scope, key="k", value="dg==")
+    assert frames(stream.ask(put * 2)) == [{"type": "ok"}] * 2
+    assert bench.broker.tenants.has_cache("t/n/new")
+    assert frames(Client(bench).open().ask(message("cache_get", **scope, key="k")))[0]["value"]
 
 
 def test_who_may_not_use_the_cache(bench: Bench) -> None:
@@ -374,6 +375,56 @@ def test_who_may_not_use_the_cache(bench: Bench) -> None:
     )
     assert put["message"].startswith("unauthorized: reader may not write to cache")
     assert get["type"] == "cache_value"
+
+
+def test_many_gets_are_answered_in_order_and_as_far_as_the_peer_reads(bench: Bench) -> None:
+    """A run is answered in pieces: a peer that does not read gets one of them."""
+    size = 40_000
+    stream = Client(bench).open(room=4 * size)
+    values = {str(number): bytes([number]) * size for number in range(10)}
+    for key, value in values.items():
+        stream.ask(message("cache_put", key=key, value=b64(value)))
+    found = frames(stream.ask(b"".join(message("cache_get", key=key) for key in values)))
+    assert 1 < len(found) < 6, "it has room for less than four"
+    while len(found) < len(values):
+        assert stream.recorder.read_all()
+        stream.session.writable()
+        more = frames(stream.answers())
+        assert more
+        found += more
+    assert [(one["key"], one["value"]) for one in found] == [
+        (key, b64(value)) for key, value in values.items()
+    ]
+    assert not stream.session.busy()
+
+
+def test_gets_give_way_when_their_turn_is_over(bench: Bench) -> None:
+    stream = Client(bench).open()
+    stream.ask(message("cache_put", key="k", value=b64(bytes(70_000))))
+    stream.recorder.turn_looks = 1
+    gets = message("cache_get", key="k") * 3
+    assert len(frames(stream.ask(gets))) == 1 and stream.session.busy()
+    stream.recorder.turn_looks = None
+    stream.session.writable()
+    assert len(frames(stream.answers())) == 2 and not stream.session.busy()
+
+
+def test_gets_wait_for_a_cache_that_is_being_read(tmp_path: Path) -> None:
+    """With what comes behind them; a refusal is told at once all the same."""
+    stored = BrokerOptions(tenants=("t/n/c",), cache_topic="felix.cache")
+    before = Bench(str(tmp_path / "data"), stored)
+    before.settle()
+    Client(before).open().ask(message("cache_put", key="k", value="dg=="))
+    before.close()
+    after = Bench(str(tmp_path / "data"), stored)
+    stream = Client(after).open()
+    asked = [message("cache_get", key=key, request_id=key) for key in ("k", "none", "k")]
+    stream.session.receive(b"".join(asked) + message("cache_get", **SCOPE, key="k"))
+    assert stream.recorder.written == b"" and stream.session.busy()
+    found = frames(stream.answers())
+    assert [one["value"] for one in found] == ["dg==", None, "dg==", None]
+    assert [one.get("request_id") for one in found] == ["k", "none", "k", None]
+    after.close()
 
 
 # --- anything --------------------------------------------------------------------------------------

@@ -14,8 +14,10 @@ from kit.overriding import Overriding
 from sessions.kit import WAYS, Peer
 
 from penstock.broker.port import DESCRIBED_AT_ONCE
+from penstock.log.engine import Pending
 from penstock.log.errors import Overloaded
 from penstock.log.settings import TopicSettings
+from penstock.sessions.flymq.conversation import MAX_DEFECTS
 from penstock.sessions.flymq.session import MAX_CHANGES, FlyMQSession
 from penstock.sessions.stream import SessionLimits
 from penstock.wire.flymq.frames import frame_size
@@ -239,3 +241,88 @@ def test_a_connection_is_a_member_of_so_many_groups(bench: Bench) -> None:
     assert [opcode for opcode, _ in found] == [0x05] * 1_000 + [0xFF]
     peer.session.closed()
     assert bench.broker.members.groups() == []
+
+
+# ---- defects -------------------------------------------------------------------------------------
+
+
+class Defect(Exception):
+    """Nothing that the server knows."""
+
+
+def broken(*_: object, **__: object) -> object:
+    raise Defect("not for peers")
+
+
+def unreadable(*_: object, **__: object) -> Pending[object]:
+    """A read whose result makes the callback fail."""
+    found: Pending[object] = Pending()
+    found.settle("no result of a read", None)
+    return found
+
+
+def read_later(bench: Bench) -> Callable[..., Pending[object]]:
+    def read(*_: object, **__: object) -> Pending[object]:
+        found: Pending[object] = Pending()
+        bench.engine.post(lambda: found.settle("no result of a read", None))
+        return found
+
+    return read
+
+
+DELAYED = b"".join(frame(0x30, text("t") + b"\0\0\0\1v" + bytes(8)) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected", "method", "stand_in"),
+    [
+        (singles("t", b"a", b"b"), 2, "append", broken),
+        (DELAYED, 3, "topic", broken),
+        (frame(0x04, text("t")), 1, "topic", broken),
+        (frame(0x0B, fetch("t", 0, 10)), 1, "read", broken),
+        (frame(0x0B, fetch("t", 0, 10)), 1, "read", unreadable),
+        (frame(0x07, fetch("t", 0, 10)), 1, "read", read_later),
+        (frame(0x66, PLACE + bytes(8)), 1, "offset_at_time", broken),
+    ],
+    ids=["produce", "delayed", "metadata", "fetch", "callback", "late callback", "seek"],
+)
+def test_a_defect_is_an_error_and_the_connection_goes_on(
+    bench: Bench,
+    caplog: pytest.LogCaptureFixture,
+    sent: bytes,
+    expected: int,
+    method: str,
+    stand_in: Callable[..., object],
+) -> None:
+    peer = connect(bench)
+    assert replies(peer.ask(singles("t", b"v")))[0][0] == 0x01
+    engine = bench.broker.engine
+    instead = stand_in(bench) if stand_in is read_later else stand_in
+    bench.broker.engine = Overriding(engine, **{method: instead})  # type: ignore[assignment]  # a stand-in
+    try:
+        found = replies(peer.ask(sent))
+    finally:
+        bench.broker.engine = engine
+    assert [opcode for opcode, _ in found] == [0xFF] * expected
+    assert all(b"internal error" in payload for _, payload in found)
+    assert b"".join(payload for _, payload in found).find(b"not for peers") < 0
+    assert caplog.text.count("Traceback") == 1 and not peer.outlet.failures
+    assert [opcode for opcode, _ in replies(peer.ask(singles("t", b"w") + frame(0x08)))] == [1, 8]
+    assert not peer.session.busy() and not peer.outlet.pauses
+
+
+def test_many_defects_end_the_connection(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is a traceback in the log: a peer that causes one must not fill it."""
+    peer = connect(bench)
+    peer.ask(singles("t", b"v"))
+    engine = bench.broker.engine
+    bench.broker.engine = Overriding(engine, topic=broken)  # type: ignore[assignment]  # a stand-in
+    try:
+        for _ in range(MAX_DEFECTS):
+            assert replies(peer.ask(frame(0x04, text("t"))))[0][0] == 0xFF
+        before = peer.outlet.failures
+        peer.ask(frame(0x04, text("t")))
+    finally:
+        bench.broker.engine = engine
+    assert (before, peer.outlet.failures) == (0, 1)
+    assert caplog.text.count("Traceback") == MAX_DEFECTS

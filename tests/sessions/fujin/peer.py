@@ -7,6 +7,7 @@ from sessions.quic_kit import StreamRecorder
 
 from penstock.broker.access.access import Principal
 from penstock.sessions.fujin.options import FujinOptions, Route
+from penstock.sessions.fujin.reader import Reader
 from penstock.sessions.fujin.session import FujinSession
 from penstock.sessions.stream import SessionLimits
 from penstock.wire.fujin.reading import encode_id
@@ -47,7 +48,7 @@ class Peer:
         self.session.principal = ANYBODY
         self.ask(connect)
         reader = self.session._reader
-        assert reader is not None
+        assert isinstance(reader, Reader)
         self.session.principal = reader._cursor.principal = principal
 
     def answers(self) -> bytes:

@@ -214,3 +214,29 @@ def test_the_members_of_a_group_are_shown(bench: Bench) -> None:
     peer.session.closed()
     bench.settle()
     assert bench.broker.group(ANYBODY, "billing", "t").members == 0
+
+
+# --- defects that were found ------------------------------------------------------------------------
+
+
+def test_a_fetch_in_the_first_read_is_answered_behind_the_connect(bench: Bench) -> None:
+    bench.publish("t", b"a")
+    bench.settle()
+    peer = Peer(bench)
+    assert peer.ask(connect_reader("work", push=False) + fetch(1)) == (
+        b"\1\0" + b"\7\0\0\0\1\0\0\0\0\1" + message(0, b"a")
+    )
+
+
+@pytest.mark.parametrize("how", ["peer_reset", "peer_stopped"])
+def test_a_reader_whose_peer_gave_up_takes_nothing_more(bench: Bench, how: str) -> None:
+    """Before its stream is closed: with auto commit the group would never see the message."""
+    peer = Peer(bench)
+    peer.ask(connect_reader("work", auto_commit=True))
+    getattr(peer.session, how)(0)
+    bench.publish("t", b"kept")
+    bench.settle()
+    bench.advance(1_000)
+    peer.session.closed()
+    bench.settle()
+    assert Peer(bench).ask(connect_reader("work", push=False) + fetch(1)).endswith(b"kept")

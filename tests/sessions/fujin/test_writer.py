@@ -247,3 +247,23 @@ def test_begin_waits_for_the_writes_before_it(bench: Bench) -> None:
 def test_who_may_not_use_transactions_is_told_at_once(bench: Bench) -> None:
     found = Peer(bench, OPTIONS, Principal("nobody", "guest")).ask(WRITER + BEGIN)
     assert found.startswith(b"\3\0\0\0\x09\1") and b"may not begin transactions" in found
+
+
+def test_a_transaction_ends_with_its_session_also_without_the_right_to_end_it(bench: Bench) -> None:
+    """A key that was revoked meanwhile: the session ends as always, and nothing is left open."""
+    writer = Principal("app", "writer")
+    peer = Peer(bench, principal=writer)
+    peer.ask(WRITER + b"\4\0\0\0\1" + write(1, b"never"))
+    assert len(bench.broker.transactions) == 1
+    peer.session.principal = Principal("app", "guest")
+    peer.session.end_of_input()
+    bench.settle()
+    assert peer.stream.failures == 0 and peer.taken() == b"\x0a"
+    assert len(bench.broker.transactions) == 0
+
+
+def test_who_may_do_nothing_gets_little_memory(bench: Bench) -> None:
+    peer = Peer(bench, principal=Principal("nobody", "nobody"))
+    head = encode_write(1, b"t", b"", [(b"n", b"v")])[:-4]
+    words = failed(2, 1, "message too large, the most is 65536 bytes")
+    assert peer.ask(WRITER + head + (65_537).to_bytes(4, "big")) == words

@@ -11,13 +11,6 @@ from hypothesis import strategies as st
 from penstock.wire.felix import messages as m
 from penstock.wire.felix.frames import framed
 
-
-def get(**fields: object) -> m.CacheGet:
-    found = m.decode_request(json.dumps({"type": "cache_get", **fields}).encode())
-    assert isinstance(found, m.CacheGet)
-    return found
-
-
 # --- replies, as the rows have them ----------------------------------------------------------------
 
 SCOPE: dict[str, Any] = {"tenant_id": "t1", "namespace": "default", "cache": "c"}
@@ -52,28 +45,6 @@ HEADER = "464c58310001000000000"
             '{"type":"error","request_id":"7","message":"no"}',
         ),
         (m.encode_error(None, 'a "b"'), HEADER + "022", '{"type":"error","message":"a \\"b\\""}'),
-        (
-            m.encode_cache_value(get(key="k", request_id="2"), b"hi"),
-            HEADER + "041",
-            '{"type":"cache_value","request_id":"2","key":"k","value":"aGk="}',
-        ),
-        (
-            m.encode_cache_value(get(key="ß", request_id="3"), None),
-            HEADER + "040",
-            '{"type":"cache_value","request_id":"3","key":"ß","value":null}',
-        ),
-        (
-            m.encode_cache_value(get(key="k", request_id=4, **SCOPE), b""),
-            HEADER + "072",
-            '{"type":"cache_value","tenant_id":"t1","namespace":"default","cache":"c","key":"k",'
-            '"value":"","request_id":4}',
-        ),
-        (
-            m.encode_cache_value(get(key="k", **SCOPE), None),
-            HEADER + "065",
-            '{"type":"cache_value","tenant_id":"t1","namespace":"default","cache":"c","key":"k",'
-            '"value":null}',
-        ),
         (m.encode_auth_ok(3), HEADER + "023", '{"type":"auth_ok","server_flags":3}'),
     ],
 )

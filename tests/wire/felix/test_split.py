@@ -11,6 +11,7 @@ from wire.ways import WAYS, Feed, byte_by_byte, prefixes, whole
 from penstock.wire.felix import messages as m
 from penstock.wire.felix.batches import encode_publish_batch
 from penstock.wire.felix.frames import HEADER_BYTES, FelixProtocolError, frame_size, framed
+from penstock.wire.felix.gets import GetRun
 from penstock.wire.felix.split import MAX_RUN_BYTES, PublishRun, split_requests
 
 # The example of row 51: t1/default/demo, payloads "hello" and empty.
@@ -35,6 +36,10 @@ def runs(data: bytes) -> list[PublishRun]:
     return [item for item in items if isinstance(item, PublishRun)]
 
 
+def names_of(run: GetRun) -> tuple[str | None, ...]:
+    return run.tenant, run.namespace, run.cache
+
+
 def events(items: list[Any]) -> list[object]:
     """One entry for each frame, in order."""
     found: list[object] = []
@@ -47,6 +52,11 @@ def events(items: list[Any]) -> list[object]:
                 found.append((names, values, item.acked[number], item.ids[number]))
                 first = end
             assert first == len(item.values)
+        elif isinstance(item, GetRun):
+            found += [
+                (names_of(item), *each)
+                for each in zip(item.keys, item.key_texts, item.id_fields, strict=True)
+            ]
         else:
             found.append(item)
     return found
@@ -73,6 +83,7 @@ CONVERSATION = b"".join(
 )  # fmt: skip
 DEMO = ("t1", "default", "demo")
 OTHER = ("t1", "default", "other")
+GOT = ((None, None, None), "k", b'"k"', b"")
 BASE64 = "payload: not base64 of the standard alphabet with padding"
 EXPECTED: list[object] = [
     (DEMO, (b"hello", b""), False, None),
@@ -80,13 +91,13 @@ EXPECTED: list[object] = [
     (DEMO, (b"hello", b""), False, None),
     (OTHER, (b"",), False, None),
     (OTHER, (b"a", b"b"), True, "x"),
-    m.CacheGet(key="k"),
+    GOT,
     (DEMO, (b"hi",), False, None),
     m.Flaw(BASE64),
     (DEMO, (b"hi",), False, None),
     m.Flaw("invalid JSON: Input data was truncated"),
     m.Flaw("invalid publish batch: a name is cut off"),
-    m.CacheGet(key="k"),
+    GOT,
 ]
 
 

@@ -1,22 +1,25 @@
 """The cache with a topic behind it: every put is a record there, and a start reads them back.
 
 The topic is compacted, so it holds the last value of each key. A record's key is the JSON list of scope and
-key, its expiry that of the value, and a deletion mark stands for a value that expires at once. A put is
-done when its record is durable. Reads wait until a start has read the topic.
+key, its expiry that of the value, and a deletion mark stands for a value that expires at once, was evicted
+or has expired: the topic holds what the cache holds. A put is done when its record is durable. Reads wait
+until a start has read the topic.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
-from penstock.broker.cache.cache import Cache
+from penstock.broker.cache.cache import Cache, Name
 from penstock.broker.delivery.dead_letters import ITSELF
 from penstock.broker.delivery.feed import readable
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.records import Records
+from penstock.errors import PenstockError
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.view import BatchView
 from penstock.log.engine import AppendToken, Pending, ReadResult
@@ -28,8 +31,12 @@ if TYPE_CHECKING:
 
 # Of one read while the topic is loaded.
 LOAD_BYTES: Final = 1024 * 1024
-# Records between two looks at the clock while they are loaded.
-LOADED_BETWEEN_LOOKS: Final = 64
+# Records, or names, between two looks at the clock.
+BETWEEN_LOOKS: Final = 64
+# Deletion marks of one append.
+MARKS_AT_ONCE: Final = 1_000
+# After a read error of the disk: it is not worth asking again sooner.
+RETRY_S: Final = 1.0
 
 _NAMES: Final = msgspec.json.Decoder(tuple[str, str])
 
@@ -39,11 +46,20 @@ class StoredCache:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self.memory = Cache(lambda: broker.options.cache_bytes, broker.engine.run_us, broker.later)
+        self.memory = Cache(
+            lambda: broker.options.cache_bytes, broker.engine.run_us, broker.later, self._gone
+        )
         self._topic = broker.options.cache_topic
         self._partition = 0
         self._loaded = self._topic == ""
         self._waiting: list[Callable[[], None]] = []
+        # Puts that are not durable yet, and, while the topic is read, all that came since the start.
+        self._writing: dict[Name, int] = {}
+        self._newer: set[Name] = set()
+        # Names whose deletion marks are not written yet.
+        self._marks: deque[Name] = deque()
+        self._marking = False
+        self._when_marked: list[Pending[object]] = []
         self._offset = 0
         self._end = 0
         if not self._loaded:
@@ -71,25 +87,116 @@ class StoredCache:
         )
         records = Records([], batch=builder.build())
         token = self._broker.publish(ITSELF, self._topic, self._partition, records)
-        token.on_done(lambda done: self._written(done, scope, key, value, deadline_us))
+        name = (scope, key)
+        self._writing[name] = self._writing.get(name, 0) + 1
+        token.on_done(lambda done: self._written(done, name, value, deadline_us))
         return token
 
     def _written(
-        self, token: AppendToken, scope: str, key: str, value: bytes, deadline_us: int | None
+        self, token: AppendToken, name: Name, value: bytes, deadline_us: int | None
     ) -> None:
         """In the order of the log, which is the order after a restart too."""
+        left = self._writing.pop(name) - 1
+        if left:
+            self._writing[name] = left
         if token.error is None:
-            self.memory.put(scope, key, value, deadline_us)
+            if not self._loaded:
+                self._newer.add(name)
+            self.memory.put(*name, value, deadline_us)
 
     def get(
-        self, principal: Principal, scope: str, key: str, done: Callable[[bytes | None], None]
-    ) -> None:
-        """Calls back at once, save while the topic is being read."""
+        self,
+        principal: Principal,
+        scope: str,
+        keys: list[str],
+        first: int = 0,
+        most_bytes: int | None = None,
+    ) -> list[bytes | None] | None:
+        """The values of these keys from the first on, as in Cache.get_some. None while the topic is being
+        read: `when_loaded`. Raises BrokerError."""
         self._broker.require(principal, Operation.READ_CACHE, scope)
+        return self.memory.get_some(scope, keys, first, most_bytes) if self._loaded else None
+
+    def when_loaded(self, call: Callable[[None], None]) -> None:
+        """Calls back once the topic is read, which it is not yet."""
+        self._waiting.append(lambda: call(None))
+
+    # --- what goes --------------------------------------------------------------------------------
+
+    def clear(self, scope: str) -> Pending[object]:
+        """Removes all values of a scope that nobody writes to any more, in turns."""
+        result: Pending[object] = Pending()
+
+        def begin() -> None:
+            self._clear(scope, self.memory.names(scope), result)
+
         if self._loaded:
-            done(self.memory.get(scope, key))
+            begin()
         else:
-            self._waiting.append(lambda: done(self.memory.get(scope, key)))
+            self._waiting.append(begin)
+        return result
+
+    def _clear(self, scope: str, names: Iterator[Name | None], result: Pending[object]) -> None:
+        turn = Turn()
+        seen = 0
+        while seen % BETWEEN_LOOKS or not turn.over():
+            try:
+                name = next(names)
+            except StopIteration:
+                if self._marking:
+                    self._when_marked.append(result)
+                else:
+                    result.settle(None, None)
+                return
+            seen += 1
+            if name is not None:
+                self.memory.delete(*name)
+                self._gone(name)
+        self._broker.later(0.0, lambda: self._clear(scope, names, result))
+
+    def _gone(self, name: Name) -> None:
+        """The cache no longer has it: the topic shall not bring it back."""
+        if self._topic == "":
+            return
+        self._marks.append(name)
+        if not self._marking:
+            self._marking = True
+            self._broker.later(0.0, self._mark)
+
+    def _mark(self) -> None:
+        """A mark that could not be written: the value comes back with a restart, and goes again."""
+        token = self._mark_some()
+        if token is not None:
+            token.on_done(lambda written: self._marked(written.error))
+        elif self._marks:
+            self._broker.later(0.0, self._mark)
+        else:
+            self._marked(None)
+
+    def _marked(self, error: BaseException | None) -> None:
+        if self._marks:
+            self._mark()
+            return
+        self._marking = False
+        waiting, self._when_marked = self._when_marked, []
+        for result in waiting:
+            result.settle(None, error)
+
+    def _mark_some(self) -> AppendToken | None:
+        """None where nothing had to be written, or cannot."""
+        builder = BatchBuilder()
+        now_us = self._broker.clock_us()
+        for _ in range(min(len(self._marks), MARKS_AT_ONCE)):
+            name = self._marks.popleft()
+            if name not in self.memory and name not in self._writing:
+                builder.add(None, now_us, msgspec.json.encode(name), None, 0)
+        if not len(builder):
+            return None
+        records = Records([], batch=builder.build())
+        try:
+            return self._broker.publish(ITSELF, self._topic, self._partition, records)
+        except PenstockError:  # the server stops, or the topic was deleted
+            return None
 
     # --- a start ----------------------------------------------------------------------------------
 
@@ -110,6 +217,7 @@ class StoredCache:
     def _load(self) -> None:
         if self._offset >= self._end:
             self._loaded = True
+            self._newer = set()
             waiting, self._waiting = self._waiting, []
             for go_on in waiting:
                 go_on()
@@ -125,7 +233,7 @@ class StoredCache:
     def _read(self, read: Pending[ReadResult]) -> None:
         result = readable(read, self._offset)
         if result is None:
-            self._broker.later(1.0, self._load)
+            self._broker.later(RETRY_S, self._load)
             return
         self._offset = max(result.next_offset, self._offset + 1)
         rows = [
@@ -136,7 +244,7 @@ class StoredCache:
     def _take(self, rows: list[tuple[BatchView, int]], first: int) -> None:
         turn = Turn()
         done = first
-        while done < len(rows) and (done % LOADED_BETWEEN_LOOKS or not turn.over()):
+        while done < len(rows) and (done % BETWEEN_LOOKS or not turn.over()):
             self._load_one(*rows[done])
             done += 1
         self._broker.later(0.0, self._load if done == len(rows) else lambda: self._take(rows, done))
@@ -144,13 +252,15 @@ class StoredCache:
     def _load_one(self, view: BatchView, row: int) -> None:
         key = view.key(row)
         try:
-            scope, name = _NAMES.decode(key or b"")
-        except msgspec.DecodeError:  # somebody else wrote to the topic
+            name = _NAMES.decode(key or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError):  # somebody else wrote to the topic
+            return
+        if name in self._newer:  # written since the start: this value is older
             return
         if view.is_null(row):
-            self.memory.delete(scope, name)
+            self.memory.delete(*name)
             return
         try:
-            self.memory.put(scope, name, view.value(row), view.expiry_of(row) or None)
+            self.memory.put(*name, view.value(row), view.expiry_of(row) or None)
         except BrokerError:  # the cache has become smaller
-            self.memory.delete(scope, name)
+            self.memory.delete(*name)

@@ -7,6 +7,7 @@
 Any other Flight client works as well: tickets and commands are JSON, as they are made here.
 """
 
+import base64
 import json
 import re
 import time
@@ -23,7 +24,16 @@ from penstock.client.flight.errors import telling
 from penstock.client.flight.put import BATCH_ROWS, Put, Written
 from penstock.client.watchdog import Watchdog
 
-__all__ = ["BATCH_ROWS", "FlightClient", "Producer", "Staged", "Topic", "Written", "connect"]
+__all__ = [
+    "BATCH_ROWS",
+    "FlightClient",
+    "Producer",
+    "RegisteredSchema",
+    "Staged",
+    "Topic",
+    "Written",
+    "connect",
+]
 
 DEFAULT_PORT: Final = 8815
 # How long the server may leave us waiting, in the middle of a read too. It gives up waiting for its own
@@ -50,12 +60,27 @@ _RECONNECT: Final = [
 class Topic:
     """`created_us` tells a topic from an older one of the same name. `bounds`: of each partition the
     first offset kept, and the one behind the last. `record_bytes`: what a record takes on the server's
-    disk, on average."""
+    disk, on average. `schema`: what it is bound to, empty for nothing; version 0 is the latest."""
 
     name: str
     created_us: int
     bounds: tuple[tuple[int, int], ...]
     record_bytes: int
+    schema: str = ""
+    schema_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A version of a schema. `versions`: all that there are, with the time of registration of each.
+    `descriptors`: of a Protobuf schema its FileDescriptorSet, its own file last."""
+
+    name: str
+    version: int
+    kind: str
+    definition: str
+    versions: dict[int, int]
+    descriptors: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +94,14 @@ class Producer:
     id: int
     epoch: int
     sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """`committed`: it was committed before. `rows`: then, how many it has, if the commit has told."""
+
+    committed: bool
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +192,12 @@ class FlightClient:
         """The topics that the key may read."""
         return [topic["name"] for topic in self.action("topics")["topics"]]
 
+    def ends(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """When each topic that the key may read was made, and the offset behind its last record, by
+        partition: one question for all topics."""
+        found = self.action("topics")["topics"]
+        return {one["name"]: (one["created_us"], tuple(one["latest"])) for one in found}
+
     def offsets(self, topic: str) -> list[tuple[int, int]]:
         """The first offset kept and the one behind the last, for each partition."""
         found = self.action("offsets", topic=topic)["partitions"]
@@ -170,7 +209,26 @@ class FlightClient:
         bounds = tuple((one["earliest"], one["latest"]) for one in found["partitions"])
         records = sum(latest - earliest for earliest, latest in bounds)
         size_bytes = sum(one["bytes"] for one in found["partitions"])
-        return Topic(topic, found["created_us"], bounds, size_bytes // max(records, 1))
+        return Topic(
+            topic,
+            found["created_us"],
+            bounds,
+            size_bytes // max(records, 1),
+            found.get("schema", ""),
+            found.get("schema_version", 0),
+        )
+
+    def schema(self, name: str, version: int = 0) -> RegisteredSchema:
+        """One version of a registered schema; 0 is the latest."""
+        found = self.action("schema", name=name, version=version)
+        return RegisteredSchema(
+            found["name"],
+            found["version"],
+            found["type"],
+            found["definition"],
+            {one["version"]: one["created_us"] for one in found["versions"]},
+            base64.b64decode(found["descriptors"]),
+        )
 
     def offsets_at(self, topic: str, time_us: int, partitions: Sequence[int]) -> dict[int, int]:
         """The first offset at this time or later, by partition; the latest where there is none."""
@@ -345,7 +403,18 @@ class FlightClient:
 
     def begin(self, name: str, timeout_s: int) -> bool:
         """Opens a transaction, or gives an open one more time. False: it is committed already."""
-        return bool(self.action("begin", name=name, timeout_s=timeout_s)["state"] != "committed")
+        return not self.begin_transaction(name, timeout_s).committed
+
+    def begin_transaction(
+        self, name: str, timeout_s: int, fence: tuple[str, str] | None = None
+    ) -> Begun:
+        """The same, and tells more. `fence` is the name of a series of transactions and of a run of it:
+        the run that was begun last is the one that counts, and earlier ones are refused."""
+        body: dict[str, object] = {"name": name, "timeout_s": timeout_s}
+        if fence is not None:
+            body["fence"] = {"series": fence[0], "run": fence[1]}
+        found = self.action("begin", None, **body)
+        return Begun(found["state"] == "committed", found.get("rows"))
 
     def stage(
         self,
@@ -375,15 +444,26 @@ class FlightClient:
             raise ValueError(f"task {task} of transaction {name!r} has staged before")
         return Staged(put.confirmed_rows, put.confirmed)
 
-    def commit_transaction(self, name: str, tasks: Sequence[int] | Mapping[int, int]) -> None:
+    def commit_transaction(
+        self,
+        name: str,
+        tasks: Sequence[int] | Mapping[int, int],
+        rows: int | None = None,
+        fence: tuple[str, str] | None = None,
+    ) -> None:
         """What these tasks have staged becomes visible at once; the rest is dropped.
 
         Given with the number of batches that each has staged, nothing is committed unless all of them
-        are there. Doing it again changes nothing.
+        are there. Doing it again changes nothing. `rows` is remembered with the name: whoever begins it
+        again is told. `fence` as in `begin_transaction`.
         """
         body: dict[str, object] = {"name": name, "tasks": list(tasks)}
         if isinstance(tasks, Mapping):
             body["batches"] = list(tasks.values())
+        if rows is not None:
+            body["rows"] = rows
+        if fence is not None:
+            body["fence"] = {"series": fence[0], "run": fence[1]}
         self.action("commit", COMMIT_TIME_S, **body)
 
     def abort(self, name: str) -> None:

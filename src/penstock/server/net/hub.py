@@ -16,7 +16,6 @@ from penstock.server.net.counters import SocketCounters
 from penstock.server.net.outbox import Outbox
 from penstock.server.net.peer_log import PeerLog
 from penstock.sessions.stream import Session, Stream
-from penstock.turns import Turn
 
 if TYPE_CHECKING:
     from penstock.server.net.stream import Carrier, NetStream
@@ -70,9 +69,7 @@ class Hub:
         self.held_bytes = 0
         self._relief = Relief(loop.time, lambda work: loop.run_in_executor(None, work))
         self._addresses: Counter[str] = Counter()
-        # A read of a connection begins it. Other callbacks have none: what their sessions have left to do,
-        # they do in a turn of their own.
-        self.turn = Turn()
+        self.turn = self.outbox.turn
         # Streams whose sessions gave way.
         self._behind: deque[NetStream] = deque()
         self._short_of_memory: set[NetStream] = set()

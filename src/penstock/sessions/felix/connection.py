@@ -19,6 +19,7 @@ from penstock.sessions.felix.events import (
 )
 from penstock.sessions.felix.options import FelixOptions
 from penstock.sessions.felix.session import FelixSession
+from penstock.sessions.quic import BaseConnection
 from penstock.sessions.stream import SessionLimits
 from penstock.sessions.streams import QuicConnection, QuicStream, StreamSession
 from penstock.wire.felix.messages import Subscribe
@@ -27,7 +28,7 @@ from penstock.wire.felix.messages import Subscribe
 CLOSE_REFUSED: Final = 3
 
 
-class FelixConnection:
+class FelixConnection(BaseConnection):
     protocol = "felix"
 
     def __init__(
@@ -38,11 +39,7 @@ class FelixConnection:
         principal: Principal,
         options: FelixOptions,
     ) -> None:
-        """`principal`: of streams without a login."""
-        self._port = port
-        self._connection = connection
-        self._limits = limits
-        self._principal = principal
+        super().__init__(port, connection, limits, principal)
         self._options = options
         self._subscriptions = 0
         self._events: dict[EventStream, None] = {}
@@ -65,12 +62,6 @@ class FelixConnection:
             event_stream.leave()
         self._events.clear()
         self._waiting.clear()
-
-    def drain(self) -> None:
-        """Each stream does."""
-
-    def busy(self) -> bool:
-        return False
 
     # --- the sessions' side -----------------------------------------------------------------------
 
@@ -117,14 +108,15 @@ class FelixConnection:
         return lambda: self._begin(event_stream)
 
     def _encoding(self, request: Subscribe, native: bool) -> tuple[Encoding, bool]:
-        """And whether its frames may be binary: never towards a client of the document, unless forced."""
+        """And whether its frames may be binary: never towards a client of the document, unless forced.
+        A NATIVE client reads both kinds, whichever it gets."""
         options = self._options
         names = (request.tenant_id, request.namespace, request.stream)
         if options.event_encoding == "binary" or (options.event_encoding == "auto" and native):
             return BinaryEvents(options), True
         if options.fanout_batch_size == 1 and options.single_binary and native:
             return LargeBinaryEvents(options, *names), True
-        return JsonEvents(options, *names), False
+        return JsonEvents(options, *names, binary=native), native
 
     def _begin(self, event_stream: EventStream) -> None:
         if self._waiting or not self._open(event_stream):

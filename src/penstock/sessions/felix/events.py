@@ -3,6 +3,9 @@
 The first frame is the hello, then events: JSON or binary, one or many to a frame. JSON frames are the same
 for all subscribers of a stream; of binary ones the part behind the subscription id is. A subscription
 begins when it is asked for, also if its stream can be opened only later.
+
+No frame is longer than its reader takes. As JSON an event takes four bytes for three: one that does not fit
+goes to clients that read binary frames as one; others get an `error` with its topic and offset.
 """
 
 from collections.abc import Hashable
@@ -11,46 +14,80 @@ from typing import Final
 from penstock.broker.counters import ProtocolCounters
 from penstock.broker.delivery.fanout import SLOW, FanoutSubscription
 from penstock.sessions.felix.options import FelixOptions
+from penstock.sessions.quic import OwnStream
 from penstock.sessions.streams import QuicStream
 from penstock.wire.felix.batches import (
     EventFrames,
     encode_shared_events,
     event_batch_head,
+    shared_bytes,
 )
-from penstock.wire.felix.messages import encode_hello, text
+from penstock.wire.felix.frames import MAX_PAYLOAD_BYTES
+from penstock.wire.felix.messages import encode_error, encode_hello, text
 
 MICROSECOND_S: Final = 1e-6
 # The code of a reset of an event stream whose subscriber is too slow for its policy.
 RESET_SLOW: Final = 2
 
 
-class JsonEvents:
-    """`event` for one, `event_batch` for more."""
+class _Events:
+    """What the encodings have in common: when a frame ends, and how long it may be."""
 
-    def __init__(self, options: FelixOptions, tenant: str, namespace: str, stream: str) -> None:
-        self.key: Hashable = "json"
+    def __init__(self, options: FelixOptions, key: Hashable) -> None:
+        self.key = key
         self.max_events = min(options.batch_events, options.fanout_batch_size)
         self.max_bytes = options.batch_bytes
         self.delay_s = options.batch_delay_us * MICROSECOND_S
+        # The default of clients. Who lets clients send longer frames has clients that read them; a lower
+        # limit of what comes in says nothing of what they read.
+        self.frame_bytes = max(MAX_PAYLOAD_BYTES, options.max_frame_bytes)
+
+    def encode_missed(self, what: str) -> bytes:
+        return encode_error(None, what)
+
+
+class JsonEvents(_Events):
+    """`event` for one, `event_batch` for more. `binary`: the client reads binary frames too."""
+
+    def __init__(
+        self, options: FelixOptions, tenant: str, namespace: str, stream: str, binary: bool
+    ) -> None:
+        super().__init__(options, ("json", binary))
         names = b'"tenant_id":%b,"namespace":%b,"stream":%b' % (
             text(tenant),
             text(namespace),
             text(stream),
         )
         self._frames = EventFrames(names)
+        self._binary = binary
+        self.max_bytes = min(
+            self.max_bytes, self._frames.most_bytes(self.frame_bytes, self.max_events)
+        )
+
+    def fits(self, value_bytes: int) -> bool:
+        if self._fits_json(value_bytes):
+            return True
+        return self._binary and shared_bytes(1, value_bytes) <= self.frame_bytes
+
+    def _fits_json(self, value_bytes: int) -> bool:
+        return self._frames.single_bytes(value_bytes) <= self.frame_bytes
 
     def encode(self, values: list[bytes]) -> bytes:
+        if len(values) == 1 and not self._fits_json(len(values[0])):
+            return encode_shared_events(values)
         return self._frames.encode(values)
 
 
-class BinaryEvents:
+class BinaryEvents(_Events):
     """What follows the subscription id in a binary event batch."""
 
     def __init__(self, options: FelixOptions) -> None:
-        self.key: Hashable = "binary"
-        self.max_events = min(options.batch_events, options.fanout_batch_size)
-        self.max_bytes = options.batch_bytes
-        self.delay_s = options.batch_delay_us * MICROSECOND_S
+        super().__init__(options, "binary")
+        room = self.frame_bytes - shared_bytes(self.max_events, 0)
+        self.max_bytes = max(1, min(self.max_bytes, room))
+
+    def fits(self, value_bytes: int) -> bool:
+        return shared_bytes(1, value_bytes) <= self.frame_bytes
 
     def encode(self, values: list[bytes]) -> bytes:
         return encode_shared_events(values)
@@ -60,7 +97,7 @@ class LargeBinaryEvents(JsonEvents):
     """One event for each frame: binary from a size on, JSON below it."""
 
     def __init__(self, options: FelixOptions, tenant: str, namespace: str, stream: str) -> None:
-        super().__init__(options, tenant, namespace, stream)
+        super().__init__(options, tenant, namespace, stream, binary=True)
         self.key = ("large", options.single_binary_min_bytes)
         self._least = options.single_binary_min_bytes
 
@@ -74,7 +111,7 @@ class LargeBinaryEvents(JsonEvents):
 _JSON_MARK: Final = b"FLX1"
 
 
-class EventStream:
+class EventStream(OwnStream):
     """One subscription: a sink of the fan-out, and the session of its stream once there is one."""
 
     protocol = "felix"
@@ -131,15 +168,6 @@ class EventStream:
 
     # --- the server's side ------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
-        """The stream has one direction: nothing comes."""
-
-    def end_of_input(self) -> None:
-        """Nothing comes, and nothing ends."""
-
-    def peer_reset(self, code: int) -> None:
-        """A client has nothing to reset here."""
-
     def peer_stopped(self, code: int) -> None:
         self.leave()
 
@@ -164,6 +192,3 @@ class EventStream:
         if self._over or not self._draining or self.subscription is None:
             return False
         return self._stream is not None and self.subscription.has_more()
-
-    def held_bytes(self) -> int:
-        return 0

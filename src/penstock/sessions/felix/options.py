@@ -1,4 +1,4 @@
-"""What can be chosen about Felix: streams, caches, dialect, events, limits. Values only."""
+"""What can be chosen about Felix: dialect, events, limits. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,6 @@ EventEncoding = Literal["json", "binary", "auto"]
 
 # The scope of cache requests that name none. No scope of three names looks like it.
 DEFAULT_SCOPE: Final = "cache"
-SEPARATOR: Final = "/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +20,6 @@ class FelixOptions:
     dialect: Dialect = "auto"
     # A stream is made by its first publish or subscription, a cache by its first request.
     auto_create: bool = False
-    # Names "tenant/namespace/cache" of caches that exist.
-    caches: frozenset[str] = frozenset()
     # What happens to slow subscribers, by stream, and of all others.
     policies: Mapping[str, Policy] = field(default_factory=dict)
     policy: Policy = "block"
@@ -38,11 +35,3 @@ class FelixOptions:
     single_binary_min_bytes: int = 512
     # Of one connection; quinn allows a peer as many streams.
     max_subscriptions: int = 1_024
-
-
-def topic_of(tenant: str, namespace: str, stream: str) -> str | None:
-    """The topic of a stream, or the scope of a cache; None for names that none can have."""
-    names = (tenant, namespace, stream)
-    if not all(names) or any(SEPARATOR in name for name in names):
-        return None
-    return SEPARATOR.join(names)

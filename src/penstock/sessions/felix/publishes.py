@@ -4,7 +4,8 @@ An answer comes when the messages are durable and visible. A publish that wants 
 happens: it is counted.
 """
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
@@ -13,15 +14,19 @@ from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_excep
 from penstock.broker.port import Port
 from penstock.broker.records import Records
 from penstock.broker.schemas.violations import SchemaViolation
+from penstock.broker.tenants.names import joined
 from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken
 from penstock.sessions.base import PendingBytes, Slot
-from penstock.sessions.felix.options import FelixOptions, topic_of
+from penstock.sessions.felix.options import FelixOptions
 from penstock.wire.felix.messages import encode_publish_refused, encode_published
 from penstock.wire.felix.split import PublishRun
 
 UNAUTHORIZED: Final = "unauthorized"
 REFUSALS: Final = frozenset({Code.NOT_AUTHENTICATED, Code.NOT_AUTHORIZED})
+
+
+Done = TypeVar("Done")
 
 
 class Conversation(Protocol):
@@ -39,6 +44,7 @@ class Conversation(Protocol):
     def settle(self, slot: Slot, reply: bytes) -> None: ...
     def answer(self, reply: bytes) -> None: ...
     def run_is_done(self) -> None: ...
+    def guarded(self, callback: Callable[[Done], None]) -> Callable[[Done], None]: ...
 
 
 def words(error: BaseException) -> str:
@@ -49,6 +55,14 @@ def words(error: BaseException) -> str:
     if refusal.code is Code.NOT_AUTHORIZED:
         return f"{UNAUTHORIZED}: {refusal}"
     return str(refusal)
+
+
+def refusal_of(port: Port, principal: Principal, error: BaseException) -> str:
+    """A peer that has not logged in where it should is told that and no more."""
+    code = from_exception(error).code
+    if code is Code.NOT_AUTHORIZED and not port.has_rights(principal):
+        return UNAUTHORIZED
+    return words(error)
 
 
 def stream_not_found(tenant: str, namespace: str, stream: str) -> str:
@@ -64,7 +78,7 @@ class StreamNotFound(BrokerError):
 
 def find_topic(session: Conversation, tenant: str, namespace: str, stream: str) -> str:
     """The topic of a stream that exists or may be made. Raises StreamNotFound."""
-    topic = topic_of(tenant, namespace, stream)
+    topic = joined(tenant, namespace, stream)
     if topic is None:
         raise StreamNotFound(tenant, namespace, stream)
     if session.port.topic(topic) is None and not session.options.auto_create:
@@ -155,7 +169,7 @@ class Publishes:
                 self._refuse(numbers, done.error)
             self._part_done()
 
-        token.on_done(written)
+        token.on_done(self._session.guarded(written))
 
     def _accept(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -164,7 +178,7 @@ class Publishes:
 
     def _refuse(self, numbers: list[int], error: BaseException) -> None:
         session = self._session
-        text = words(error)
+        text = refusal_of(session.port, session.principal, error)
         for number in numbers:
             if self._run.acked[number]:
                 self._replies[number] = encode_publish_refused(self._run.ids[number], text)

@@ -14,24 +14,23 @@ never answered; anything else ends it.
 A login holds for its stream: until then the peer acts as the listener's principal.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.principal import Origin
 from penstock.broker.access.rights import Operation
-from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import Port
 from penstock.errors import PenstockError
-from penstock.log.engine import AppendToken
 from penstock.sessions.base import OVER, BaseSession, Slot
-from penstock.sessions.felix.options import DEFAULT_SCOPE, FelixOptions, topic_of
-from penstock.sessions.felix.publishes import UNAUTHORIZED, Publishes, find_topic, words
+from penstock.sessions.felix.caching import Put, answer_gets
+from penstock.sessions.felix.options import FelixOptions
+from penstock.sessions.felix.publishes import UNAUTHORIZED, Publishes, find_topic, refusal_of
 from penstock.sessions.stream import SessionLimits, host_of
 from penstock.sessions.streams import QuicStream
 from penstock.wire.errors import PeerError
 from penstock.wire.felix import messages as m
 from penstock.wire.felix.frames import FLAG_EVENT_BATCH, FLAG_PUBLISH_BATCH, frame_size
+from penstock.wire.felix.gets import GetRun
 from penstock.wire.felix.split import Item, PublishRun, split_requests
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ class FelixSession(BaseSession[Item]):
             self.counters.messages_in += len(item.values)
             Publishes(self, item).begin()
             return True
+        if isinstance(item, GetRun) and self._answers:
+            return answer_gets(self, item)
         self.counters.frames_in += 1
         if not self._answers:
             self._stop("not a publish, on a stream in one direction")
@@ -102,15 +103,18 @@ class FelixSession(BaseSession[Item]):
         elif isinstance(item, m.Subscribe):
             self._subscribe(item)
         elif isinstance(item, m.CachePut):
-            self._cache_put(item)
-        else:
-            self._cache_get(item)
+            Put(self, item).begin()
         return True
 
     def answer(self, reply: bytes) -> None:
         if self._answers:
             self.counters.frames_out += 1
             super().answer(reply)
+
+    def answer_many(self, replies: bytes, count: int) -> None:
+        """Of requests that follow each other, on a stream that is answered."""
+        self.counters.frames_out += count
+        super().answer(replies)
 
     def settle(self, slot: Slot, reply: bytes) -> None:
         super().settle(slot, reply if self._answers else b"")
@@ -139,7 +143,7 @@ class FelixSession(BaseSession[Item]):
         return m.encode_error(None, error.what) if self._answers else b""
 
     def _refuse(self, request_id: m.RequestId, error: BaseException) -> None:
-        self.answer(m.encode_error(request_id, words(error)))
+        self.answer(m.encode_error(request_id, refusal_of(self.port, self.principal, error)))
 
     def left(self) -> None:
         self.port.leave(self)
@@ -202,68 +206,3 @@ class FelixSession(BaseSession[Item]):
         self.answer(m.encode_subscribed(id) if native else m.encode_ok(request.request_id))
         self.send()  # the reply goes before the event stream is opened
         begin()
-
-    # --- the cache --------------------------------------------------------------------------------
-
-    def _scope(self, request: m.CachePut | m.CacheGet) -> str:
-        """Raises BrokerError for one that is not there."""
-        tenant, namespace, cache = request.tenant_id, request.namespace, request.cache
-        if tenant is None or namespace is None or cache is None:
-            return DEFAULT_SCOPE
-        scope = topic_of(tenant, namespace, cache)
-        if scope is None or (scope not in self.options.caches and not self.options.auto_create):
-            text = f"cache scope not found: {tenant}/{namespace}/{cache}"
-            raise BrokerError(Code.UNKNOWN_TOPIC, text)
-        return scope
-
-    def _cache_put(self, request: m.CachePut) -> None:
-        value = m.decode_base64(request.value)
-        if value is None:
-            what = "value: not base64 of the standard alphabet with padding"
-            self._flaw(m.Flaw(what, request.request_id))
-            return
-        try:
-            scope = self._scope(request)
-            token = self.port.cache.put(self.principal, scope, request.key, value, request.ttl_ms)
-        except PenstockError as error:
-            self._refuse(request.request_id, error)
-            return
-        if token is None:
-            self.answer(m.encode_cached(request.request_id))
-            return
-        slot = self.hold(len(value))
-
-        def stored(done: AppendToken) -> None:
-            self.counters.frames_out += 1
-            if done.error is None:
-                self.settle(slot, m.encode_cached(request.request_id))
-            else:
-                self.settle(slot, m.encode_error(request.request_id, words(done.error)))
-
-        token.on_done(self.guarded(stored))
-
-    def _cache_get(self, request: m.CacheGet) -> None:
-        found: list[bytes | None] = []
-        waiting: list[Callable[[bytes | None], None]] = []
-
-        def got(value: bytes | None) -> None:
-            if waiting:
-                waiting[0](value)
-            else:
-                found.append(value)
-
-        try:
-            self.port.cache.get(self.principal, self._scope(request), request.key, got)
-        except PenstockError as error:
-            self._refuse(request.request_id, error)
-            return
-        if found:
-            self.answer(m.encode_cache_value(request, found[0]))
-            return
-        slot = self.hold(0)  # the cache is being read back
-
-        def late(value: bytes | None) -> None:
-            self.counters.frames_out += 1
-            self.settle(slot, m.encode_cache_value(request, value))
-
-        waiting.append(self.guarded(late))

@@ -4,8 +4,9 @@ The session (session.py) finds requests and calls the operations; the operations
 produces.py, groups.py, accounts.py) know of it what stands here.
 """
 
+import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.principal import Origin
@@ -13,7 +14,7 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.broker.port import Port
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending, TopicInfo
-from penstock.sessions.base import BaseSession, Slot
+from penstock.sessions.base import BaseSession, Done, Slot
 from penstock.sessions.flymq.refusals import refusal
 from penstock.sessions.stream import FrameSize, SessionLimits, Stream, host_of
 from penstock.wire.flymq.frames import SDK, SPEC
@@ -22,6 +23,12 @@ from penstock.wire.flymq.opcodes import Opcode, encode_error, encode_reply
 from penstock.wire.flymq.produce import Item
 
 T = TypeVar("T")
+
+# Defects of the server that one connection may meet: each is an ERROR and a traceback in the log. Then it
+# ends: what a peer can cause must not fill the log.
+MAX_DEFECTS: Final = 10
+
+logger = logging.getLogger(__name__)
 
 
 class Call:
@@ -33,6 +40,17 @@ class Call:
         self.opcode = opcode
         self.request = request
         self.slot = slot
+
+
+class Answering:
+    """Whose answer the work at hand is for: so many requests of an opcode, with one slot."""
+
+    __slots__ = ("count", "name", "slot")
+
+    def __init__(self, name: str, slot: Slot, count: int = 1) -> None:
+        self.name = name
+        self.slot = slot
+        self.count = count
 
 
 class Conversation(BaseSession[Item]):
@@ -65,6 +83,8 @@ class Conversation(BaseSession[Item]):
         # Whether requests behind the one that is carried out have to wait for its answer: it must not show
         # what they change, or decides what they may do.
         self.blocking = False
+        self.answering: Answering | None = None
+        self._defects = 0
         if certified or port.has_rights(principal):
             stream.logged_in()
 
@@ -115,6 +135,32 @@ class Conversation(BaseSession[Item]):
     def error_to(self, name: str, request: Message | None, error: BaseException) -> bytes:
         self.counters.errors[name] += 1
         return encode_error(self.dialect, *refusal(name, request, error))
+
+    def guarded(self, callback: Callable[[Done], None]) -> Callable[[Done], None]:
+        """An exception in it is a defect of the server: the request that it works for is answered with an
+        ERROR, and the connection goes on."""
+        owner = self.answering
+
+        def call(done: Done) -> None:
+            before, self.answering = self.answering, owner
+            try:
+                callback(done)
+            except Exception as error:
+                self.defect(owner, error)
+            finally:
+                self.answering = before
+
+        return call
+
+    def defect(self, owner: Answering | None, error: Exception) -> None:
+        """Called in the exception handler."""
+        self._defects += 1
+        if owner is None or owner.slot.reply is not None or self._defects > MAX_DEFECTS:
+            self.stream.fail()  # who it concerns is not known, or it has its answer
+            return
+        logger.exception("%s: %s failed", self.stream.peer, owner.name)
+        self.blocking = False
+        self.settle(owner.slot, self.error_to(owner.name, None, error) * owner.count)
 
     def _encoded(self, call: Call, message: Message) -> bytes:
         try:

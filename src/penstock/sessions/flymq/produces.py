@@ -13,7 +13,7 @@ from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import AppendToken
 from penstock.sessions.base import Slot
-from penstock.sessions.flymq.conversation import Conversation
+from penstock.sessions.flymq.conversation import Answering, Conversation
 from penstock.wire.flymq import messages as m
 from penstock.wire.flymq.opcodes import OPCODES, encode_reply
 from penstock.wire.flymq.produce import (
@@ -47,6 +47,7 @@ def _produce(session: Conversation, run: ProduceRun) -> None:
                 _produce(session, run.single(row))
             return
     slot = session.hold(run.size)
+    session.answering = Answering(OPCODES[run.opcode].name, slot, len(run.values))
     answers = _Answers(session, run, slot)
     try:
         parts = _parts(session, run, Records(run.values, run.keys, expiries=expiries))
@@ -177,7 +178,7 @@ class _Answers:
             stored = m.RecordMetadata(
                 topic,
                 partition,
-                token.base_offset + number,
+                token.offset_of(number),
                 time_ms,
                 self._run.key_size(row),
                 len(self._run.values[row]),
@@ -190,13 +191,19 @@ class _Answers:
             self._refuse(part, token.error)
             return
         time_ms = part.records.time_us // MILLISECOND_US
-        offset = token.base_offset
-        if part.rows is None:
+        offsets = token.offsets
+        if part.rows is None and offsets is None:
+            offset = token.base_offset
             self._slot.reply = encode_produced(self._run, part.partition, offset, time_ms)
-        else:
+        elif part.rows is None and offsets is not None:
+            self._slot.reply = b"".join(
+                encode_produced_one(self._run, row, part.partition, offset, time_ms)
+                for row, offset in enumerate(offsets)
+            )
+        elif part.rows is not None:
             for number, row in enumerate(part.rows):
                 self._replies[row] = encode_produced_one(
-                    self._run, row, part.partition, offset + number, time_ms
+                    self._run, row, part.partition, token.offset_of(number), time_ms
                 )
         self._part_is_done()
 

@@ -12,7 +12,7 @@ from penstock.broker.errors import BrokerError, Code
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending
 from penstock.sessions.flymq.accounts import is_own
-from penstock.sessions.flymq.conversation import Call, Conversation
+from penstock.sessions.flymq.conversation import Answering, Call, Conversation
 from penstock.sessions.flymq.delays import delay
 from penstock.sessions.flymq.operations import OPERATIONS, Row
 from penstock.sessions.flymq.produces import produce
@@ -69,6 +69,10 @@ class FlyMQSession(Conversation):
             name = "decode" if opcode is None else opcode.name
             self.answer(self.error_to(name, None, self._right_or(error, item.opcode)))
             return True
+        except Exception as defect:
+            self._count_frame()
+            self.defect(Answering("decode", self.hold(0)), defect)
+            return True
         self._waiting, self._decoded = item, decoded
         if decoded is None or (self.answers_are_open() and not self._goes_along(item.opcode)):
             return False
@@ -81,12 +85,24 @@ class FlyMQSession(Conversation):
         return True
 
     def _produce(self, run: ProduceRun) -> None:
-        if run.transaction is not None:
-            stage(self, run, run.transaction.decode())
-        elif run.opcode == PRODUCE_DELAYED:
-            delay(self, run)
-        else:
-            produce(self, run)
+        given = self.answers_given()
+        try:
+            if run.transaction is not None:
+                stage(self, run, run.transaction.decode())
+            elif run.opcode == PRODUCE_DELAYED:
+                delay(self, run)
+            else:
+                produce(self, run)
+        except Exception as error:  # a defect of ours
+            self.defect(self._whole_run(run, given), error)
+        finally:
+            self.answering = None
+
+    def _whole_run(self, run: ProduceRun, given: int) -> Answering | None:
+        """`given`: answers before it. None where some of the run are answered: which, nobody knows."""
+        more = self.answers_given() - given
+        slot = self.hold(0) if more == 0 else self.last_slot() if more == 1 else None
+        return None if slot is None else Answering(OPCODES[run.opcode].name, slot, len(run.values))
 
     def _count_frame(self) -> None:
         self.counters.frames_in += 1
@@ -125,6 +141,7 @@ class FlyMQSession(Conversation):
             self.dialect = SDK
         call = Call(opcode, decoded.request, self.hold(size))
         row = OPERATIONS.get(opcode.number)
+        self.answering = Answering(opcode.name, call.slot)
         try:
             # Every opcode has a row, and those without a function come in runs.
             assert row is not None and row.handle is not None, opcode.name
@@ -134,6 +151,10 @@ class FlyMQSession(Conversation):
             row.handle(self, call, decoded.request)
         except PenstockError as error:
             self.refuse(call, error)
+        except Exception as defect:
+            self.defect(self.answering, defect)
+        finally:
+            self.answering = None
 
     def _right_or(self, error: PenstockError, number: int) -> PenstockError:
         """What to answer a payload that cannot be read: for some opcodes that the right is missing, or that

@@ -1,8 +1,9 @@
 """CREATE_TOPIC, DELETE_TOPIC, LIST_TOPICS, METADATA, and the cluster of one: 0x50 to 0x53."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from penstock.broker.cluster import CLUSTER_ID, EPOCH, NODE_ID, NODE_NUMBER, ONLINE
+from penstock.broker.cluster import EPOCH, NODE_NUMBER, ONLINE
 from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.log.engine import Pending, TopicInfo
@@ -11,9 +12,9 @@ from penstock.wire.flymq import messages as m
 
 OK: Final = m.Ok(True, "OK")
 
-_ONE_NODE: Final = (
-    "this server is a cluster of one: its log is the embedded engine's; more than one node needs "
-    "Apache Kafka as the engine, which this version does not have yet"
+_NOBODY_JOINS: Final = (
+    "nodes neither join nor leave by this call: the log of one machine is a cluster of one, and "
+    "gateways of Kafka are members as long as they run (penstock serve --engine kafka)"
 )
 
 
@@ -76,12 +77,23 @@ def metadata(session: Conversation, call: Call, request: m.Topic) -> None:
 
 
 def change_cluster(session: Conversation, call: Call, request: object) -> None:
-    raise BrokerError(Code.INVALID_REQUEST, _ONE_NODE)
+    raise BrokerError(Code.INVALID_REQUEST, _NOBODY_JOINS)
 
 
 def cluster_status(session: Conversation, call: Call, request: m.Nothing) -> None:
-    node = m.Node(NODE_ID, session.address, "", ONLINE, True)
-    session.reply(call, m.ClusterStatus(CLUSTER_ID, NODE_ID, EPOCH, [node]))
+    """Any node serves every partition: the one that is asked is the leader for who asks."""
+    view = session.port.cluster()
+    nodes = [
+        m.Node(
+            node.id,
+            session.address if node.id == view.this else node.address,
+            node.cluster_address,
+            ONLINE,
+            node.id == view.this,
+        )
+        for node in view.nodes
+    ]
+    session.reply(call, m.ClusterStatus(view.id, view.this, EPOCH, nodes))
 
 
 def cluster_metadata(session: Conversation, call: Call, request: m.ClusterMetadataOf) -> None:
@@ -91,8 +103,13 @@ def cluster_metadata(session: Conversation, call: Call, request: m.ClusterMetada
 
     def make() -> m.ClusterMetadata:
         pages = session.port.topics(principal) if one is None else [[one]]
-        rows = [_described(info, address) for page in pages for info in page]
-        return m.ClusterMetadata(CLUSTER_ID, rows)
+        view = session.port.cluster()
+        rows = [
+            _described(info, view.this, address, session.port.replicas(info.name))
+            for page in pages
+            for info in page
+        ]
+        return m.ClusterMetadata(view.id, rows)
 
     if one is not None and one.partitions <= DESCRIBED_AT_ONCE:
         session.reply(call, make())
@@ -100,9 +117,15 @@ def cluster_metadata(session: Conversation, call: Call, request: m.ClusterMetada
         session.reply_aside(call, make)
 
 
-def _described(info: TopicInfo, address: str) -> m.ClusterTopic:
+def _described(
+    info: TopicInfo,
+    this: str,
+    address: str,
+    replicas: Sequence[tuple[Sequence[str], Sequence[str]]],
+) -> m.ClusterTopic:
+    """Clients connect to the leader of a partition: it is the node that they are connected to."""
     partitions = [
-        m.ClusterPartition(number, NODE_ID, address, EPOCH, ONLINE, [NODE_ID], [NODE_ID])
-        for number in range(info.partitions)
+        m.ClusterPartition(number, this, address, EPOCH, ONLINE, list(kept_by), list(in_sync))
+        for number, (kept_by, in_sync) in enumerate(replicas)
     ]
     return m.ClusterTopic(info.name, partitions)

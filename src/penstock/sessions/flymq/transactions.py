@@ -10,7 +10,7 @@ from penstock.broker.schemas.binding import dead_letter_place
 from penstock.broker.schemas.violations import SchemaViolation
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending
-from penstock.sessions.flymq.conversation import Call, Conversation
+from penstock.sessions.flymq.conversation import Answering, Call, Conversation
 from penstock.sessions.flymq.produces import MILLISECOND_US
 from penstock.wire.flymq import administration as a
 from penstock.wire.flymq import messages as m
@@ -98,6 +98,7 @@ def _answer(
         session.answer(replies)
         return
     slot = session.hold(run.size)
+    session.answering = Answering(NAME, slot, len(run.values))
 
     def moved(done: Pending[object]) -> None:
         if done.error is None:

@@ -4,6 +4,7 @@ A ping is a stream in both directions: [11] and the end of our side. The client 
 with or without [11] before it, or sends [11]. A reset, other bytes or silence count against it.
 """
 
+import logging
 from typing import Final
 
 from penstock.broker.access.access import Principal
@@ -11,15 +12,19 @@ from penstock.broker.delivery.shared_cursor import SECOND_US
 from penstock.broker.port import Port
 from penstock.sessions.fujin.options import FujinOptions
 from penstock.sessions.fujin.session import FujinSession
+from penstock.sessions.quic import BaseConnection, OwnStream
 from penstock.sessions.stream import SessionLimits
 from penstock.sessions.streams import QuicConnection, QuicStream, StreamSession
 from penstock.wire.fujin import commands as wire
 
 # Codes of the connection's close.
 CLOSE_PING: Final = 3
+CLOSE_ACCEPT: Final = 4
+
+logger = logging.getLogger(__name__)
 
 
-class FujinConnection:
+class FujinConnection(BaseConnection):
     protocol = "fujin"
 
     def __init__(
@@ -30,10 +35,7 @@ class FujinConnection:
         principal: Principal,
         options: FujinOptions,
     ) -> None:
-        self._port = port
-        self._connection = connection
-        self._limits = limits
-        self._principal = principal
+        super().__init__(port, connection, limits, principal)
         self._options = options
         self._over = False
         self._failures = 0
@@ -51,7 +53,12 @@ class FujinConnection:
         """Streams in one direction have no meaning."""
         if stream.unidirectional:
             return None
-        return FujinSession(self._port, stream, self._limits, self._principal, self._options)
+        try:
+            return FujinSession(self._port, stream, self._limits, self._principal, self._options)
+        except Exception:  # a bug of the server: this connection ends, the others continue
+            logger.exception("%s: a stream could not be accepted", self._connection.peer)
+            self._connection.close(CLOSE_ACCEPT, "accept stream: internal error")
+            return None
 
     def streams_allowed(self) -> None:
         if self._waits_for_stream:
@@ -60,12 +67,6 @@ class FujinConnection:
 
     def closed(self) -> None:
         self._over = True
-
-    def drain(self) -> None:
-        """Each session tells its client."""
-
-    def busy(self) -> bool:
-        return False
 
     # --- pings ------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class FujinConnection:
             self._plan()
 
 
-class Ping:
+class Ping(OwnStream):
     """The session of one ping stream."""
 
     protocol = "fujin"
@@ -154,20 +155,5 @@ class Ping:
             self._done = True
             self._connection.missed(self._number, f"read: the stream was reset with code {code}")
 
-    def peer_stopped(self, code: int) -> None:
-        """A client that does not read the ping may still answer."""
-
-    def writable(self) -> None:
-        """There is nothing more to write."""
-
     def closed(self) -> None:
         self._done = True
-
-    def drain(self) -> None:
-        """Nothing depends on it."""
-
-    def busy(self) -> bool:
-        return False
-
-    def held_bytes(self) -> int:
-        return 0

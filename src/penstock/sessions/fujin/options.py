@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.broker.delivery.shared_cursor import SECOND_US, CursorTerms, Start
+from penstock.broker.outside import OutsideRoute
 from penstock.wire.fujin.writing import AUTO, MAX_MESSAGE_BYTES
 
 
@@ -20,6 +21,8 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class FujinOptions:
     routes: Mapping[str, Route] = field(default_factory=dict)
+    # Names that lead to brokers outside.
+    outside: Mapping[str, OutsideRoute] = field(default_factory=dict)
     # Names without a route are unknown; else such a name is that of a topic.
     only_routes: bool = False
     # A writer makes a topic that is not there.

@@ -134,7 +134,7 @@ class Reader:
         """The right to read is gone."""
         if self._fetches:
             cid = self._fetches.popleft().cid
-            self._session.stream.write(wire.encode_result(wire.FETCH, cid, text_of(error)))
+            self._session.write_now(wire.encode_result(wire.FETCH, cid, text_of(error)))
         self._session.end()
 
     def _took(self, delivery: Delivery) -> None:
@@ -150,9 +150,9 @@ class Reader:
         if writer.count:
             session.counters.frames_out += writer.count if self._push else 1
             if self._push:
-                session.stream.write(writer.take())
+                session.write_now(writer.take())
             else:
-                session.stream.write(writer.fetched(self._fetches.popleft().cid))
+                session.write_now(writer.fetched(self._fetches.popleft().cid))
                 self._fetch_number += 1
                 self._plan_fetch()
         if self._cursor.is_shared:
@@ -218,11 +218,15 @@ class Reader:
         fetch = self._fetches.popleft()
         self._fetch_number += 1
         self._session.counters.frames_out += 1
-        self._session.stream.write(MessageWriter(push=False, with_ids=False).fetched(fetch.cid))
+        self._session.write_now(MessageWriter(push=False, with_ids=False).fetched(fetch.cid))
         self._plan_fetch()
         self.pump()
 
     # --- ACK and NACK -----------------------------------------------------------------------------
+
+    @property
+    def may_settle(self) -> bool:
+        return True
 
     def settle(self, settle: Settle) -> None:
         session = self._session
@@ -291,7 +295,7 @@ class Reader:
         else:
             literal = session.options.literal_outcomes
             reply = encode_settled(settle.opcode, settle.cid, settle.ids, failures, literal)
-        session.stream.write(reply)
+        session.write_now(reply)
 
 
 def _ranges(places: list[tuple[int, int]]) -> list[tuple[int, int, int]]:

@@ -18,9 +18,11 @@ from penstock.broker.delivery.shared_cursor import SECOND_US
 from penstock.broker.errors import Code, from_exception
 from penstock.broker.port import Port
 from penstock.errors import PenstockError
+from penstock.log.engine import Pending
 from penstock.sessions.base import OVER, BaseSession
 from penstock.sessions.fujin.conversation import OPERATIONS, text_of
 from penstock.sessions.fujin.options import FujinOptions
+from penstock.sessions.fujin.outside_reader import OutsideReader
 from penstock.sessions.fujin.reader import Reader
 from penstock.sessions.fujin.writer import Writer
 from penstock.sessions.stream import FrameSize, SessionLimits, Stream
@@ -65,11 +67,14 @@ class FujinSession(BaseSession[Item]):
         self.principal = principal
         self.options = options
         self._writer: Writer | None = None
-        self._reader: Reader | None = None
+        self._reader: Reader | OutsideReader | None = None
+        # The broker of the reader is outside, and has not answered yet.
+        self._opening = False
         # Bytes of a message that was refused for its size and is still coming.
         self._skip = 0
         self._may_write = False
         self._input_is_over = False
+        self._disconnecting = False
         self._stopping = False
 
     # --- frames -----------------------------------------------------------------------------------
@@ -82,7 +87,7 @@ class FujinSession(BaseSession[Item]):
         start += skipped
         if self._writer is not None:
             found, position = split_writer(
-                buffer, start, end, self.options.write_headers, self.options.max_message_bytes
+                buffer, start, end, self.options.write_headers, self._largest_message()
             )
             items.extend(found)
             last = found[-1] if found else None
@@ -98,36 +103,50 @@ class FujinSession(BaseSession[Item]):
             self._may_write = buffer[start : start + 1] == b"\x01" and end - start >= 5
         return items, position, None
 
+    def _largest_message(self) -> int:
+        """A principal without any right gets no more memory than a peer that has not logged in."""
+        if self.port.has_rights(self.principal):
+            return self.options.max_message_bytes
+        return min(self.options.max_message_bytes, self.limits.prelogin_frame_bytes)
+
     def perform(self, item: Item) -> bool:
         if isinstance(item, Ends):
             return self._end_with(item)
         if self._writer is not None:
             return self._write(self._writer, item)
         if self._reader is not None:
-            if isinstance(item, Fetch):
-                self._reader.fetch(item)
-            elif isinstance(item, Settle):
-                self._reader.settle(item)
-            return True
+            return not self._opening and self._read(self._reader, item)
         self.counters.frames_in += 1
         if isinstance(item, ConnectWriter):
-            self._writer = Writer(self)
+            self._writer = Writer(self, "" if item.id is None else str(item.id))
         elif isinstance(item, ConnectReader):
             self._connect_reader(item)
         return True
 
     def _write(self, writer: Writer, item: Item) -> bool:
         if isinstance(item, WriteRun):
-            writer.write(item)
-        elif isinstance(item, Refused):
+            return writer.write(item)
+        if isinstance(item, Refused):
             writer.refused(item)
         elif isinstance(item, Transaction):
             return writer.transaction(item)
         return True
 
+    def _read(self, reader: Reader | OutsideReader, item: Item) -> bool:
+        if isinstance(item, Fetch):
+            reader.fetch(item)
+        elif isinstance(item, Settle):
+            if not reader.may_settle:
+                return False
+            reader.settle(item)
+        return True
+
     # --- readers ----------------------------------------------------------------------------------
 
     def _connect_reader(self, wanted: ConnectReader) -> None:
+        if wanted.topic in self.options.outside:
+            self._connect_outside(wanted)
+            return
         route = self.options.route(wanted.topic)
         if route is None:
             self._refuse_reader(wire.READER_NOT_FOUND)
@@ -148,6 +167,34 @@ class FujinSession(BaseSession[Item]):
         self.answer(wire.CONNECTED)
         reader.start()
 
+    def _connect_outside(self, wanted: ConnectReader) -> None:
+        """The reply waits for the broker of the route."""
+        route = self.options.outside[wanted.topic]
+        try:
+            self.port.require(self.principal, OPERATIONS[wire.CONNECT_READER], route.name)
+            reader = OutsideReader(self, route, push=wanted.push, auto_commit=wanted.auto_commit)
+        except PenstockError as error:
+            self._refuse_reader(text_of(error))
+            return
+        self._reader = reader
+        self._opening = True
+        slot = self.hold(0)
+
+        def opened(done: Pending[None]) -> None:
+            self._opening = False
+            if self.is_over:
+                return
+            if done.error is not None:
+                self.counters.errors["refused reader"] += 1
+                slot.reply = wire.encode_connect_refused(text_of(done.error))
+                self.close()
+                return
+            self.counters.frames_out += 1
+            reader.start()
+            self.settle(slot, wire.CONNECTED)
+
+        reader.opened.on_done(self.guarded(opened))
+
     def _refuse_reader(self, text: str) -> None:
         self.counters.errors["refused reader"] += 1
         self.answer(wire.encode_connect_refused(text))
@@ -159,8 +206,14 @@ class FujinSession(BaseSession[Item]):
     def is_over(self) -> bool:
         return self.state == OVER
 
+    @property
+    def is_ending(self) -> bool:
+        """The client has said its last word; only what was begun is brought to its end."""
+        return self._disconnecting or self._input_is_over
+
     def _end_with(self, ends: Ends) -> bool:
         """False while answers are open."""
+        self._disconnecting = True
         if self.answers_are_open() or (self._reader is not None and self._reader.has_open_work):
             return False
         if ends.flaw:
@@ -182,6 +235,18 @@ class FujinSession(BaseSession[Item]):
             self.counters.frames_out += 1
             self.answer(words)
         self.close()
+
+    def write_now(self, data: bytes) -> None:
+        self.send()
+        self.stream.write(data)
+
+    def close(self) -> None:
+        """With the session its roles end: a reader takes nothing that nobody would get any more."""
+        if self._writer is not None:
+            self._writer.leave()
+        if self._reader is not None:
+            self._reader.leave()
+        super().close()
 
     def end(self) -> None:
         """From our side. Answers that are open go out first where the session waits for them."""

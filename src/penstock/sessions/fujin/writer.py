@@ -5,12 +5,14 @@
     open    refused          -> plain, or     -> plain         staged; the broker's transaction begins with
                              open if it fails                  the first one
 
+A transaction is one of the log or one of a broker outside (outside_writer.py): the first WRITE decides.
 Results are in the order of the commands. Does not read.
 """
 
 from typing import Final
 
 from penstock.broker.access.access import Principal
+from penstock.broker.delivery.dead_letters import ITSELF
 from penstock.broker.errors import Code, RecordTooLarge, from_exception
 from penstock.broker.records import Records
 from penstock.broker.schemas.violations import SchemaViolation
@@ -20,6 +22,7 @@ from penstock.log.engine import AppendToken, Pending
 from penstock.sessions.base import Slot
 from penstock.sessions.fujin.conversation import OPERATIONS, Conversation, text_of
 from penstock.sessions.fujin.options import Route
+from penstock.sessions.fujin.outside_writer import OutsideWriter
 from penstock.wire.fujin import commands as wire
 from penstock.wire.fujin.writing import Refused, Transaction, WriteRun, encode_written
 
@@ -34,11 +37,13 @@ RESULTS: Final = {
 
 
 class Writer:
-    def __init__(self, session: Conversation) -> None:
+    def __init__(self, session: Conversation, id: str = "") -> None:
+        """`id`: of its transactions at brokers that want one."""
         self._session = session
         self._state = PLAIN
         # Of the broker; None until the first WRITE of a transaction.
         self._transaction: str | None = None
+        self._outside = OutsideWriter(session, id)
 
     @property
     def _principal(self) -> Principal:
@@ -53,24 +58,49 @@ class Writer:
 
     def leave(self) -> None:
         """An open transaction ends with its session."""
-        if self._transaction is not None:
-            self._session.port.transactions.roll_back(
-                self._principal, self._session, self._transaction
-            )
-            self._transaction = None
+        self._outside.leave()
+        id, self._transaction = self._transaction, None
         self._state = PLAIN
+        if id is None:
+            return
+        transactions = self._session.port.transactions
+        try:
+            transactions.roll_back(self._principal, self._session, id)
+        except PenstockError:  # who began it has lost the right to: it ends all the same
+            transactions.roll_back_any(ITSELF, id)
 
     # --- WRITE ------------------------------------------------------------------------------------
 
-    def write(self, run: WriteRun) -> None:
+    def write(self, run: WriteRun) -> bool:
+        """False while it has to wait: for room on its way to a broker outside."""
         session = self._session
+        outside = session.options.outside.get(run.topic_name)
+        if outside is not None and not outside.has_room():
+            outside.when_room(session.go_on)
+            return False
         session.counters.frames_in += len(run.values)
+        if outside is not None:
+            session.counters.messages_in += len(run.values)
+            if self._state == PLAIN:
+                self._outside.write(outside, run)
+            elif self._transaction is not None:
+                session.answer(encode_written(run.cids, wire.OTHER_ENDPOINT))
+            else:
+                self._outside.stage(outside, run)
+            return True
+        self._write_to_log(run)
+        return True
+
+    def _write_to_log(self, run: WriteRun) -> None:
+        session = self._session
         route = session.options.route(run.topic_name)
         if route is None or not self._may_make(route):
             session.answer(encode_written(run.cids, wire.WRITER_NOT_FOUND))
             return
         session.counters.messages_in += len(run.values)
-        if self._state == OPEN:
+        if self._outside.in_transaction:
+            session.answer(encode_written(run.cids, wire.OTHER_ENDPOINT))
+        elif self._state == OPEN:
             self._stage(run, route)
         else:
             _Writes(session, run, route).begin()
@@ -130,12 +160,18 @@ class Writer:
         """False while it has to wait: the results of all writes before it come first."""
         session = self._session
         if session.answers_are_open():
+            self._outside.flush()
             return False
         session.counters.frames_in += 1
+        lost = self._outside.flushed()
         if (command.opcode == wire.BEGIN) == (self._state == OPEN):
             self._result(command, wire.INVALID_TX_STATE)
+        elif command.opcode == wire.BEGIN and lost is not None:
+            self._result(command, lost)
         elif command.opcode == wire.BEGIN:
             self._begin(command)
+        elif self._outside.in_transaction:
+            self._end_outside(command)
         elif self._transaction is None:  # nothing was written in it
             self._state = PLAIN
             self._result(command, None)
@@ -159,6 +195,19 @@ class Writer:
             return
         self._state = OPEN
         self._result(command, None)
+
+    def _end_outside(self, command: Transaction) -> None:
+        """A commit that fails leaves the transaction open, a rollback that fails does not."""
+
+        def ended(failure: str | None) -> None:
+            if failure is None or command.opcode == wire.ROLLBACK:
+                self._state = PLAIN
+            self._session.settle(
+                slot, wire.encode_result(RESULTS[command.opcode], command.cid, failure)
+            )
+
+        slot = self._session.hold(0)
+        self._outside.end(ended, commit=command.opcode == wire.COMMIT)
 
     def _commit(self, command: Transaction, id: str) -> None:
         session = self._session

@@ -82,15 +82,15 @@ class ProduceRun:
             self._refuse(result.error)
             done(len(self.parts))
             return
-        offset = result.base_offset
         if result.count != len(self.values):  # the others of a single request are dead letters
-            self.parts[0][1].reply = self.dialect.produced(max(offset, 0), result.count)
+            self.parts[0][1].reply = self.dialect.produced(max(result.base_offset, 0), result.count)
             done(0)
             return
+        first = 0
         for request, slot in self.parts:
             count = len(request.records)
-            slot.reply = self.dialect.produced(offset, count)
-            offset += count
+            slot.reply = self.dialect.produced(result.offset_of(first), count)
+            first += count
         done(0)
 
     def _append_singly(

@@ -118,6 +118,11 @@ def encode_shared_events(values: list[bytes]) -> bytes:
     return writer.getvalue()
 
 
+def shared_bytes(events: int, value_bytes: int) -> int:
+    """The payload of a binary event batch, with its subscription id."""
+    return ID_BYTES + 4 + 4 * events + value_bytes
+
+
 def event_batch_head(subscription_id: int, shared_bytes: int) -> bytes:
     """Header and subscription id of a binary event batch."""
     writer = BytesWriter()
@@ -137,6 +142,17 @@ class EventFrames:
     def __init__(self, names: bytes) -> None:
         self._single = b'{"type":"event",' + names + b',"payload":"'
         self._batch = b'{"type":"event_batch",' + names + b',"payloads":["'
+
+    def most_bytes(self, frame_bytes: int, events: int) -> int:
+        """So many bytes of so many events always fit a payload of `frame_bytes`; at least 1."""
+        around = len(self._batch) + len(b'"]}')
+        # Of each: quotes and a comma, and what its base64 is filled up with.
+        room = frame_bytes - around - events * (len(b'","') + 4)
+        return max(1, room // 4 * 3)
+
+    def single_bytes(self, value_bytes: int) -> int:
+        """The payload of an `event` with a value of this size."""
+        return len(self._single) + (value_bytes + 2) // 3 * 4 + len(b'"}')
 
     def encode(self, values: list[bytes]) -> bytes:
         """One frame for all of them: an `event` for one, an `event_batch` for more, never for none."""

@@ -11,9 +11,9 @@ field by field, because their order is part of the protocol:
     error                 request_id?, message
     subscribed            subscription_id                                                 NATIVE
     event_stream_hello    subscription_id
-    cache_value           request_id?, key, value                                         DOC
-    cache_value           tenant_id, namespace, cache, key, value, request_id?            NATIVE
     auth_ok               server_flags                                                    NATIVE
+
+The answers to cache_get, which come in runs, are in gets.py.
 
 A request id goes back in the JSON type that it came in. Does not know streams, caches or rights.
 """
@@ -204,7 +204,8 @@ def text(value: str | int) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _id_field(request_id: RequestId) -> bytes:
+def id_field(request_id: RequestId) -> bytes:
+    """With the comma before it; empty for none."""
     return b"" if request_id is None else b',"request_id":' + text(request_id)
 
 
@@ -214,46 +215,43 @@ OK: Final = framed(b'{"type":"ok"}')
 def encode_ok(request_id: RequestId) -> bytes:
     if request_id is None:
         return OK
-    return framed(b'{"type":"ok"' + _id_field(request_id) + b"}")
+    return framed(b'{"type":"ok"' + id_field(request_id) + b"}")
 
 
 def encode_published(request_id: RequestId) -> bytes:
     """The reply to an acknowledged publish: a number as id is a NATIVE client."""
     if isinstance(request_id, int):
-        return framed(b'{"type":"publish_ok"' + _id_field(request_id) + b"}")
+        return framed(b'{"type":"publish_ok"' + id_field(request_id) + b"}")
     return encode_ok(request_id)
 
 
 def encode_publish_refused(request_id: RequestId, message: str) -> bytes:
     if isinstance(request_id, int):
         return framed(
-            b'{"type":"publish_error"%b,"message":%b}' % (_id_field(request_id), text(message))
+            b'{"type":"publish_error"%b,"message":%b}' % (id_field(request_id), text(message))
         )
     return encode_error(request_id, message)
 
 
 def encode_error(request_id: RequestId, message: str) -> bytes:
-    return framed(b'{"type":"error"%b,"message":%b}' % (_id_field(request_id), text(message)))
+    return framed(b'{"type":"error"%b,"message":%b}' % (id_field(request_id), text(message)))
 
 
 def encode_cached(request_id: RequestId) -> bytes:
     if isinstance(request_id, int):
-        return framed(b'{"type":"cache_ok"' + _id_field(request_id) + b"}")
+        return framed(b'{"type":"cache_ok"' + id_field(request_id) + b"}")
     return encode_ok(request_id)
 
 
-def encode_cache_value(request: CacheGet, value: bytes | None) -> bytes:
-    """With the names of the request, in the order of its set."""
-    found = b"null" if value is None else b'"' + encode_base64(value) + b'"'
-    pair = b'"key":%b,"value":%b' % (text(request.key), found)
-    if request.tenant_id is None or request.namespace is None or request.cache is None:
-        return framed(b'{"type":"cache_value"%b,%b}' % (_id_field(request.request_id), pair))
-    scope = b'"tenant_id":%b,"namespace":%b,"cache":%b' % (
-        text(request.tenant_id),
-        text(request.namespace),
-        text(request.cache),
+def scope_fields(tenant: str | None, namespace: str | None, cache: str | None) -> bytes:
+    """The names of a cache as JSON fields; empty without them."""
+    if tenant is None or namespace is None or cache is None:
+        return b""
+    return b'"tenant_id":%b,"namespace":%b,"cache":%b' % (
+        text(tenant),
+        text(namespace),
+        text(cache),
     )
-    return framed(b'{"type":"cache_value",%b,%b%b}' % (scope, pair, _id_field(request.request_id)))
 
 
 def encode_subscribed(subscription_id: int | str) -> bytes:

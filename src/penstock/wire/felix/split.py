@@ -4,8 +4,8 @@ The input is one `bytes`: the rest of the previous read, followed by the last re
 first incomplete frame or at a header that is none; the requests before it are always returned.
 
 Publishes that follow each other with one tenant, namespace and stream are one run, JSON and binary, single
-and batch alike: one append. Each keeps its place in the run, because each may want an answer. Any other
-frame ends the run. Carries out nothing.
+and batch alike: one append. Each keeps its place in the run, because each may want an answer. Reads of one
+cache that follow each other are a run, too (gets.py). Any other frame ends the run. Carries out nothing.
 """
 
 from typing import Final, TypeAlias, final
@@ -20,6 +20,7 @@ from penstock.wire.felix.frames import (
     FelixProtocolError,
     frame_flaw,
 )
+from penstock.wire.felix.gets import GetRun, GetScan, scope_names
 from penstock.wire.felix.messages import (
     NONE,
     Auth,
@@ -32,6 +33,9 @@ from penstock.wire.felix.messages import (
     Subscribe,
     decode_base64,
     decode_request,
+    id_field,
+    scope_fields,
+    text,
 )
 from penstock.wire.primitives import read_u16, read_u32
 
@@ -85,7 +89,7 @@ class PublishRun:
         return alone
 
 
-Item: TypeAlias = PublishRun | Subscribe | CachePut | CacheGet | Auth | Flaw
+Item: TypeAlias = PublishRun | GetRun | Subscribe | CachePut | Auth | Flaw
 Split: TypeAlias = tuple[list[Item], int, FelixProtocolError | None]
 
 
@@ -95,6 +99,8 @@ class _Walk:
         self.buffer = buffer
         self.items: list[Item] = []
         self.run: PublishRun | None = None
+        self.gets: GetRun | None = None
+        self.scan = GetScan()
 
     def binary(self, start: i64, end: i64) -> None:
         """A publish batch: of the run, of a new one, or a flaw."""
@@ -118,11 +124,16 @@ class _Walk:
             self.other(Flaw("invalid publish batch: a payload is cut off"))
 
     def json(self, start: i64, end: i64) -> None:
+        if self.scan.read(self.buffer, start, end):
+            self.plain_get()
+            return
         request = decode_request(self.buffer[start:end])
         if isinstance(request, Publish):
             self.publish(request, [request.payload], "payload", end - start + HEADER_BYTES)
         elif isinstance(request, PublishBatch):
             self.publish(request, request.payloads, "payloads", end - start + HEADER_BYTES)
+        elif isinstance(request, CacheGet):
+            self.get(request)
         else:
             self.other(request)
 
@@ -130,8 +141,8 @@ class _Walk:
         self, request: Publish | PublishBatch, texts: list[str], field: str, size: i64
     ) -> None:
         values: list[bytes] = []
-        for text in texts:
-            value = decode_base64(text)
+        for encoded in texts:
+            value = decode_base64(encoded)
             if value is None:
                 what = f"{field}: not base64 of the standard alphabet with padding"
                 self.other(Flaw(what, request.request_id))
@@ -141,11 +152,41 @@ class _Walk:
         run = self.run_of(request.tenant_id, request.namespace, request.stream)
         run.add(values, acked, request.request_id, size)
 
+    def plain_get(self) -> None:
+        buffer, scan = self.buffer, self.scan
+        scope = buffer[scan.scope_at : scan.scope_end]
+        run = self.gets
+        if run is None or not run.takes(scope):
+            if scope:
+                tenant, namespace, cache = scope_names(scope)
+                run = self.new_gets(GetRun(scope, tenant, namespace, cache))
+            else:
+                run = self.new_gets(GetRun(b"", None, None, None))
+        key_at, key_end = scan.key_at, scan.key_end
+        id = b"," + buffer[scan.id_at : scan.id_end] if scan.id_end > scan.id_at else b""
+        key = buffer[key_at + 1 : key_end - 1].decode("ascii")
+        run.add(key, buffer[key_at:key_end], id)
+
+    def get(self, request: CacheGet) -> None:
+        """In another form than the plain one; its answer has the plain form all the same."""
+        scope = scope_fields(request.tenant_id, request.namespace, request.cache)
+        run = self.gets
+        if run is None or not run.takes(scope):
+            made = GetRun(scope, request.tenant_id, request.namespace, request.cache)
+            run = self.new_gets(made)
+        run.add(request.key, text(request.key), id_field(request.request_id))
+
+    def new_gets(self, run: GetRun) -> GetRun:
+        self.other(run)
+        self.gets = run
+        return run
+
     def run_of(self, tenant: str, namespace: str, stream: str) -> PublishRun:
         run = self.run
         if run is None or not run.is_of(tenant, namespace, stream):
             run = PublishRun(tenant, namespace, stream)
             self.run = run
+            self.gets = None
             self.items.append(run)
         return run
 
@@ -154,6 +195,7 @@ class _Walk:
         if run is not None and not run.ends:  # of a batch that turned out to be none
             self.items.remove(run)
         self.run = None
+        self.gets = None
         self.items.append(item)
 
 

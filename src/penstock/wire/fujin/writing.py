@@ -230,13 +230,10 @@ class _Walk:
     def write(self, start: i64, write: _Write) -> None:
         buffer = self.buffer
         run = self.last
-        if (
-            run is None
-            or len(run.topic) != write.topic_size
-            or not buffer.startswith(run.topic, start + _HEAD_BYTES)
-            or run.size >= MAX_RUN_BYTES
-        ):
-            topic = buffer[start + _HEAD_BYTES : start + _HEAD_BYTES + write.topic_size]
+        topic_at: i64 = start + _HEAD_BYTES
+        # Not `startswith`: compiled, a slice and a comparison take a fifth of the time.
+        topic = buffer[topic_at : topic_at + write.topic_size]
+        if run is None or run.topic != topic or run.size >= MAX_RUN_BYTES:
             run = self.runs.get(topic)
             if run is None or run.size >= MAX_RUN_BYTES:
                 if not is_utf8(topic):
@@ -312,15 +309,18 @@ def write_size(buffer: bytes, start: i64, end: i64, rule: i64) -> i64:
 
 def encode_written(cids: bytes, failure: str | None = None) -> bytes:
     """The results of many messages that all have the same outcome."""
-    tail = b"\x00"
-    if failure is not None:
-        tail = b"\x01" + encode_text(failure)
+    tail = b"" if failure is None else encode_text(failure)
     writer = BytesWriter()
     position: i64 = 0
-    while position < len(cids):
+    end: i64 = len(cids)
+    while position < end:
         writer.append(WRITE_RESULT)
-        writer.write(cids[position : position + CID_BYTES])
-        writer.write(tail)
+        write_i32_be(writer, read_i32_be(cids, position))
+        if failure is None:
+            writer.append(0)
+        else:
+            writer.append(1)
+            writer.write(tail)
         position += CID_BYTES
     return writer.getvalue()
 

@@ -1,79 +1,36 @@
-//! A QUIC client on quinn, as Felix clients are: no ALPN, default settings. For tests and benchmarks.
+//! A QUIC client on quinn, as Felix clients are: no ALPN, default settings; and a server that stores nothing.
+//! For tests and benchmarks.
 //!
 //!     quinn-peer ADDRESS echo STREAMS BYTES       each stream comes back whole, all at once
-//!     quinn-peer ADDRESS latency ROUNDS           one stream, 64 bytes there and back; microseconds
+//!     quinn-peer ADDRESS latency ROUNDS [PAUSE]   one stream, 64 bytes there and back; microseconds
 //!     quinn-peer ADDRESS send MEGABYTES           after the line "sink", until the server has all; MB/s
-//!     quinn-peer ADDRESS pull BYTES               after the line "push N", a stream of the server; MB/s
-//!     quinn-peer 127.0.0.1:PORT serve             the control: echoes, or drops after "sink"
+//!     quinn-peer ADDRESS pull BYTES [CONNECTIONS] after the line "push N", a stream of the server; MB/s
+//!     quinn-peer ADDRESS ask REQUEST ANSWER WINDOW COUNT      after the line "answer R A"; answers/s
+//!     quinn-peer ADDRESS tell WORD                the line, and what the server answers to it
+//!     quinn-peer ADDRESS writes BYTES COUNT TOPIC             Fujin, with its ALPN; MB/s and messages/s
+//!     quinn-peer ADDRESS batches EACH BYTES COUNT             Felix, binary publishes; MB/s and messages/s
+//!     quinn-peer ADDRESS events SUBSCRIBERS BYTES COUNT       Felix, COUNT batches of 64; bytes and MB/s
+//!     quinn-peer ADDRESS cache WINDOW BYTES COUNT             Felix, cache_get; gets/s
+//!     quinn-peer ADDRESS delivery ROUNDS                      Felix, publish to event; microseconds
+//!     quinn-peer 127.0.0.1:PORT serve [APPLICATION]           the control, see serving.rs
 //!
 //! Prints one line of numbers. The certificate is not checked: the server of the test is known.
 
+mod connecting;
+mod felix;
+mod fujin;
+mod serving;
+
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig};
+use quinn::{Connection, Endpoint};
+
+use connecting::connect;
 
 const CHUNK: usize = 64 * 1024;
 const LIMIT: usize = 1 << 30;
-
-#[derive(Debug)]
-struct Trusting(rustls::crypto::CryptoProvider);
-
-impl rustls::client::danger::ServerCertVerifier for Trusting {
-    fn verify_server_cert(
-        &self,
-        _: &rustls::pki_types::CertificateDer<'_>,
-        _: &[rustls::pki_types::CertificateDer<'_>],
-        _: &rustls::pki_types::ServerName<'_>,
-        _: &[u8],
-        _: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &rustls::pki_types::CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("QUIC has no TLS 1.2".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &rustls::pki_types::CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-async fn connect(address: SocketAddr) -> Result<(Endpoint, Connection)> {
-    let provider = rustls::crypto::ring::default_provider();
-    let crypto = rustls::ClientConfig::builder_with_provider(Arc::new(provider.clone()))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Trusting(provider)))
-        .with_no_client_auth();
-    let quic = quinn::crypto::rustls::QuicClientConfig::try_from(crypto)?;
-    let mut endpoint = Endpoint::client("127.0.0.1:0".parse()?)?;
-    endpoint.set_default_client_config(ClientConfig::new(Arc::new(quic)));
-    let connection = endpoint.connect(address, "localhost")?.await?;
-    Ok((endpoint, connection))
-}
 
 async fn echo(connection: &Connection, streams: usize, size: usize) -> Result<()> {
     let mut tasks = Vec::new();
@@ -101,7 +58,7 @@ async fn echo(connection: &Connection, streams: usize, size: usize) -> Result<()
     Ok(())
 }
 
-async fn latency(connection: &Connection, rounds: usize) -> Result<()> {
+async fn latency(connection: &Connection, rounds: usize, pause: Duration) -> Result<()> {
     let (mut send, mut receive) = connection.open_bi().await?;
     let (message, mut answer) = ([7u8; 64], [0u8; 64]);
     let mut taken = Vec::with_capacity(rounds);
@@ -110,10 +67,11 @@ async fn latency(connection: &Connection, rounds: usize) -> Result<()> {
         send.write_all(&message).await?;
         receive.read_exact(&mut answer).await?;
         taken.push(begin.elapsed());
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
     }
-    taken.sort();
-    let micros = |share: f64| taken[((rounds - 1) as f64 * share) as usize].as_micros();
-    println!("p50 {} p99 {}", micros(0.5), micros(0.99));
+    percentiles(taken);
     Ok(())
 }
 
@@ -132,89 +90,139 @@ async fn send(connection: &Connection, megabytes: usize) -> Result<()> {
     }
     send.finish()?;
     receive.read_to_end(LIMIT).await?;
-    report(sent, begin, connection);
+    report(sent, begin.elapsed().as_secs_f64(), connection.stats().path.lost_packets);
     Ok(())
 }
 
-async fn pull(connection: &Connection, size: usize) -> Result<()> {
+/// Streams of the server on several connections at once.
+async fn pull(address: SocketAddr, connections: usize, size: usize) -> Result<()> {
+    let mut opened = Vec::new();
+    for _ in 0..connections {
+        opened.push(connect(address, &[]).await?);
+    }
+    let begin = Instant::now();
+    let mut tasks = Vec::new();
+    for (_, connection) in &opened {
+        let connection = connection.clone();
+        tasks.push(tokio::spawn(async move { pull_one(&connection, size).await }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    let lost = opened.iter().map(|(_, one)| one.stats().path.lost_packets).sum();
+    report(size * connections, begin.elapsed().as_secs_f64(), lost);
+    for (endpoint, connection) in &opened {
+        leave(endpoint, connection).await;
+    }
+    Ok(())
+}
+
+async fn pull_one(connection: &Connection, size: usize) -> Result<()> {
     let (mut send, _receive) = connection.open_bi().await?;
     send.write_all(format!("push {size}\n").as_bytes()).await?;
-    let begin = Instant::now();
     let mut stream = connection.accept_uni().await?;
     let mut found = 0;
     while let Some(chunk) = stream.read_chunk(usize::MAX, true).await? {
         found += chunk.bytes.len();
     }
     ensure!(found == size, "{found} bytes of {size}");
-    report(found, begin, connection);
     Ok(())
 }
 
-fn report(bytes: usize, begin: Instant, connection: &Connection) {
-    let seconds = begin.elapsed().as_secs_f64();
-    let lost = connection.stats().path.lost_packets;
-    println!("{:.1} MB/s lost {lost}", bytes as f64 / 1e6 / seconds);
-}
-
-async fn answer(mut send: SendStream, mut receive: RecvStream) -> Result<()> {
-    let mut dropping = false;
-    while let Some(chunk) = receive.read_chunk(usize::MAX, true).await? {
-        if !dropping && &chunk.bytes[..] == b"sink\n" {
-            dropping = true;
-            send.write_all(b"sink\n").await?;
-        } else if !dropping {
-            send.write_all(&chunk.bytes).await?;
-        }
-    }
+/// Requests of known size, so many under way, each with an answer of known size.
+async fn ask(connection: &Connection, sizes: (usize, usize), window: usize, count: usize) -> Result<()> {
+    let (mut send, mut receive) = connection.open_bi().await?;
+    send.write_all(format!("answer {} {}\n", sizes.0, sizes.1).as_bytes()).await?;
+    let mut ready = [0u8; 1];
+    receive.read_exact(&mut ready).await?;
+    let request = random(sizes.0);
+    let rate =
+        felix::pipelined(&mut send, &mut receive, &request, sizes.1, window, count).await?;
+    println!("{rate:.0} answers/s");
     send.finish()?;
     Ok(())
 }
 
-async fn serve(address: SocketAddr) -> Result<()> {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()])?;
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.key_pair.serialize_der());
-    let mut config = ServerConfig::with_single_cert(vec![made.cert.into()], key.into())?;
-    let mut transport = quinn::TransportConfig::default();
-    transport.stream_receive_window((1u32 << 20).into());
-    transport.receive_window((4u32 << 20).into());
-    config.transport_config(Arc::new(transport));
-    let endpoint = Endpoint::server(config, address)?;
-    println!("{}", endpoint.local_addr()?);
-    while let Some(incoming) = endpoint.accept().await {
-        tokio::spawn(async move {
-            let connection = incoming.await?;
-            loop {
-                let (send, receive) = connection.accept_bi().await?;
-                tokio::spawn(answer(send, receive));
-            }
-            #[allow(unreachable_code)]
-            anyhow::Ok(())
-        });
-    }
+async fn tell(connection: &Connection, word: &str) -> Result<()> {
+    let (mut send, mut receive) = connection.open_bi().await?;
+    send.write_all(format!("{word}\n").as_bytes()).await?;
+    print!("{}", String::from_utf8(receive.read_to_end(LIMIT).await?)?);
     Ok(())
+}
+
+fn report(bytes: usize, seconds: f64, lost: u64) {
+    println!("{:.1} MB/s lost {lost}", bytes as f64 / 1e6 / seconds);
+}
+
+fn report_messages(count: usize, size: usize, seconds: f64, connection: &Connection) {
+    let lost = connection.stats().path.lost_packets;
+    let rate = count as f64 / seconds;
+    println!("{:.1} MB/s {rate:.0} messages/s lost {lost}", rate * size as f64 / 1e6);
+}
+
+fn percentiles(mut taken: Vec<Duration>) {
+    taken.sort();
+    let last = (taken.len() - 1) as f64;
+    let micros = |share: f64| taken[(last * share) as usize].as_micros();
+    println!("p50 {} p99 {}", micros(0.5), micros(0.99));
+}
+
+/// Bytes that do not repeat soon: a linear congruence.
+fn random(size: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    (0..size)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+async fn leave(endpoint: &Endpoint, connection: &Connection) {
+    connection.close(0u32.into(), b"");
+    tokio::time::timeout(Duration::from_secs(5), endpoint.wait_idle()).await.ok();
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let address: SocketAddr = words.first().context("ADDRESS MODE ...")?.parse()?;
     let number = |place: usize| -> Result<usize> {
         Ok(words.get(place).context("a number is missing")?.parse()?)
     };
     let mode = words.get(1).map(String::as_str).unwrap_or("");
-    if mode == "serve" {
-        return serve(address).await;
+    match mode {
+        "serve" => return serving::serve(address, words.get(2).map(String::as_str)).await,
+        "pull" => return pull(address, number(3).unwrap_or(1), number(2)?).await,
+        "events" => return felix::events(address, number(2)?, number(3)?, number(4)?).await,
+        "delivery" => return felix::delivery(address, number(2)?).await,
+        _ => {}
     }
-    let (endpoint, connection) = connect(address).await?;
+    let applications: &[&str] = if mode == "writes" { &["fujin"] } else { &[] };
+    let (endpoint, connection) = connect(address, applications).await?;
     match mode {
         "echo" => echo(&connection, number(2)?, number(3)?).await?,
-        "latency" => latency(&connection, number(2)?).await?,
+        "latency" => {
+            let pause = Duration::from_micros(number(3).unwrap_or(0) as u64);
+            latency(&connection, number(2)?, pause).await?
+        }
         "send" => send(&connection, number(2)?).await?,
-        "pull" => pull(&connection, number(2)?).await?,
+        "ask" => ask(&connection, (number(2)?, number(3)?), number(4)?, number(5)?).await?,
+        "tell" => tell(&connection, words.get(2).context("WORD is missing")?).await?,
+        "writes" => {
+            let (size, count) = (number(2)?, number(3)?);
+            let topic = words.get(4).context("TOPIC is missing")?;
+            let seconds = fujin::writes(&connection, topic, size, count).await?;
+            report_messages(count, size, seconds, &connection);
+        }
+        "batches" => {
+            let (each, size, count) = (number(2)?, number(3)?, number(4)?);
+            let seconds = felix::batches(&connection, each, size, count).await?;
+            report_messages(count * each, size, seconds, &connection);
+        }
+        "cache" => felix::cache(&connection, number(2)?, number(3)?, number(4)?).await?,
         other => bail!("no mode {other}"),
     }
-    connection.close(0u32.into(), b"");
-    tokio::time::timeout(Duration::from_secs(5), endpoint.wait_idle()).await.ok();
+    leave(&endpoint, &connection).await;
     Ok(())
 }

@@ -12,7 +12,27 @@ from penstock.server.net.quic.certificates import self_signed
 from penstock.server.net.quic.port import Engine, EngineSettings, Event
 from penstock.server.net.quic.python_engine import PythonEngine
 
-ENGINES: dict[str, Callable[[socket.socket, EngineSettings], Engine]] = {"python": PythonEngine}
+
+class OneAtATime(socket.socket):
+    """Gives one datagram to a poll, as a network may: nothing may count on those that come together."""
+
+    _gave = False
+
+    def recvfrom(self, *arguments: Any) -> Any:
+        self._gave = not self._gave
+        if not self._gave:
+            raise BlockingIOError
+        return super().recvfrom(*arguments)
+
+
+def one_at_a_time(bound: socket.socket, settings: EngineSettings) -> Engine:
+    return PythonEngine(OneAtATime(fileno=bound.detach()), replace(settings, offload=False))
+
+
+ENGINES: dict[str, Callable[[socket.socket, EngineSettings], Engine]] = {
+    "python": PythonEngine,
+    "python, one datagram to a poll": one_at_a_time,
+}
 
 CERTIFICATE = self_signed(now_s=1_800_000_000)
 

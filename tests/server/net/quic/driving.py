@@ -73,9 +73,13 @@ class Served:
 
     async def connect(self, application: str | None = "echo", **options: Any) -> QuicPeer:
         names = None if application is None else [application]
-        peer = self.driver.add(QuicPeer(self.listener.address.port, applications=names, **options))
         count = len(self.hub.connections)
-        await self.driver.until(lambda: peer.connected and len(self.hub.connections) > count - 1)
+        peer = self.driver.add(QuicPeer(self.listener.address.port, applications=names, **options))
+        await self.driver.until(
+            lambda: (
+                peer.closed is not None or (peer.connected and len(self.hub.connections) > count)
+            )
+        )
         return peer
 
     async def ask(self, peer: QuicPeer, data: bytes, *, fin: bool = False) -> int:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from server.net.quic.bench import ENGINES
 from server.net.quic.driving import Served, serving
 from server.net.quic.echo.session import EchoConnection
 
@@ -55,9 +56,10 @@ def test_streams_of_the_server() -> None:
     run(test())
 
 
-def test_streams_of_the_server_wait_for_the_peer() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_streams_of_the_server_wait_for_the_peer(engine: str) -> None:
     async def test() -> None:
-        async with serving() as served:
+        async with serving(engine=engine) as served:
             peer = await served.connect(library="aioquic")
             for _ in range(200):
                 await served.ask(peer, b"push 1\n", fin=True)

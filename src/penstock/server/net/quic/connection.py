@@ -3,7 +3,7 @@ net/connection.py.
 
 The listener gives it the events of the engine; it makes the protocol's session of the connection when the
 handshake is complete, and one stream for each that either side opens. Every close and refusal for a
-limit is counted by reason. Does not interpret the bytes.
+limit is counted by reason. Does not interpret the bytes. Hot: compiled by mypyc.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from penstock.server.net.stream import Carrier
 from penstock.sessions.streams import AnySession, ConnectionSession, QuicStream
 
 if TYPE_CHECKING:
-    from penstock.server.net.quic.listener import QuicSocket
+    from penstock.server.net.quic.drive import QuicSocket
 
 # A stream gives the engine no more while this much of it was not sent, and goes on at the lower mark. On a
 # loopback one turn of the loop sends about 200 KiB.
@@ -34,6 +34,9 @@ STREAM_QUEUED_BYTES: Final = 512 * 1024
 STREAM_RESUMED_BYTES: Final = 256 * 1024
 # All streams of a connection. Beyond it each stream waits until its own queue is empty.
 CONNECTION_QUEUED_BYTES: Final = 4 * 1024 * 1024
+# Parts of a stream that are smaller than this on the average are joined before the engine gets them; the
+# copy of larger ones costs more than a call.
+JOINED_BYTES: Final = 2048
 # Application codes of closes that are not a protocol's: a bug of the server, and a limit.
 INTERNAL_ERROR: Final = 2
 LIMIT_REACHED: Final = 5
@@ -100,7 +103,7 @@ class QuicServerConnection(Carrier):
         if self.is_lost:
             return
         if kind == STREAMS:
-            self._guarded_call("streams_allowed")
+            self._streams_allowed()
             return
         stream = self._streams.get(number)
         if kind == DATA:
@@ -150,11 +153,13 @@ class QuicServerConnection(Carrier):
         self._streams[number] = stream
         return stream
 
-    def _guarded_call(self, name: str) -> None:
-        try:
-            getattr(self._session, name)()
-        except Exception:  # as above
-            self.fail()
+    def _streams_allowed(self) -> None:
+        session = self._session
+        if session is not None:
+            try:
+                session.streams_allowed()
+            except Exception:  # as above
+                self.fail()
 
     def lost(self, code: int, reason: bytes) -> None:
         """The engine has no such connection any more."""
@@ -182,12 +187,19 @@ class QuicServerConnection(Carrier):
     # --- what streams ask for ---------------------------------------------------------------------
 
     def local_address(self) -> str:
-        return str(self._where.address)
+        return self._where.address
 
     def write(self, number: int, parts: list[bytes]) -> None:
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._traffic.bytes_out += len(data)
-        self._where.write(self.serial, number, data, False)
+        size = 0
+        for part in parts:
+            size += len(part)
+        self._traffic.bytes_out += size
+        if len(parts) == 1 or size < len(parts) * JOINED_BYTES:
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._where.write(self.serial, number, data, False)
+            return
+        for part in parts:
+            self._where.write(self.serial, number, part, False)
 
     def written(self, number: int, connection_bytes: int) -> None:
         """The engine has taken a write of this turn: whether it may have more now."""
@@ -224,8 +236,20 @@ class QuicServerConnection(Carrier):
         stream.begin_quic(session)
         return session
 
-    def engine_call(self, name: str, *arguments: int) -> None:
-        getattr(self._where.engine, name)(self.serial, *arguments)
+    def reset_stream(self, number: int, code: int) -> None:
+        self._where.engine.reset(self.serial, number, code)
+        self._where.flush_later()
+
+    def stop_stream(self, number: int, code: int) -> None:
+        self._where.engine.stop(self.serial, number, code)
+        self._where.flush_later()
+
+    def pause_stream(self, number: int) -> None:
+        self._where.engine.pause(self.serial, number)
+        self._where.flush_later()
+
+    def resume_stream(self, number: int) -> None:
+        self._where.engine.resume(self.serial, number)
         self._where.flush_later()
 
     def engine_queued_bytes(self, number: int) -> int:
@@ -263,6 +287,13 @@ class QuicServerConnection(Carrier):
             self._where.forget(self.serial)
             self.lost(NO_ERROR, b"")
 
+    def refuse(self, code: int, reason: str) -> None:
+        """By the protocol; told in the log, of an address once in a while."""
+        if code != NO_ERROR and not self.is_lost:
+            text = f"{self._protocol}: closed with code {code}: {reason}"
+            self.hub.peer_log.note(self._address, self.peer, text)
+        self.end(code, reason)
+
     def abort(self) -> None:
         self.end(NO_ERROR, "")
 
@@ -284,8 +315,12 @@ class QuicServerConnection(Carrier):
         self.end(LIMIT_REACHED, reason)
 
     def drain(self) -> None:
-        if self._session is not None:
-            self._guarded_call("drain")
+        session = self._session
+        if session is not None:
+            try:
+                session.drain()
+            except Exception:  # as above
+                self.fail()
         for stream in list(self._streams.values()):
             if stream.has_session:
                 stream.drain()
@@ -335,16 +370,16 @@ class _Owner(StreamOwner):
         return self._connection.engine_queued_bytes(stream)
 
     def reset(self, stream: int, code: int) -> None:
-        self._connection.engine_call("reset", stream, code)
+        self._connection.reset_stream(stream, code)
 
     def stop(self, stream: int, code: int) -> None:
-        self._connection.engine_call("stop", stream, code)
+        self._connection.stop_stream(stream, code)
 
     def pause(self, stream: int) -> None:
-        self._connection.engine_call("pause", stream)
+        self._connection.pause_stream(stream)
 
     def resume(self, stream: int) -> None:
-        self._connection.engine_call("resume", stream)
+        self._connection.resume_stream(stream)
 
     def both_sides_over(self, stream: int) -> None:
         self._connection.ends_soon(stream)
@@ -386,7 +421,7 @@ class ConnectionView:
         return self._connection.open_stream(make, unidirectional)
 
     def close(self, code: int, reason: str) -> None:
-        self._connection.end(code, reason)
+        self._connection.refuse(code, reason)
 
     def fail(self) -> None:
         self._connection.fail()

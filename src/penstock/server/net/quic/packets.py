@@ -12,15 +12,14 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-# Connection ids of ours.
-ID_BYTES: Final = 8
+from penstock.quic.events import VERSION_1
+
 # Ids of QUIC version 1 are not longer.
 MOST_ID_BYTES: Final = 20
 # A first packet of a client is at least this long (RFC 9000 section 14.1), so that an answer is no
 # amplification.
 LEAST_INITIAL_BYTES: Final = 1200
 
-VERSION_1: Final = 0x00000001
 SUPPORTED_VERSIONS: Final = (VERSION_1,)
 
 LONG_HEADER: Final = 0x80

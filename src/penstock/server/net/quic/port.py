@@ -13,48 +13,56 @@ on its way to the caller.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from penstock.errors import PenstockError
+from penstock.quic.events import (
+    CLOSED,
+    CONNECTION_WINDOW_BYTES,
+    DATA,
+    DATAGRAM_BYTES,
+    KIB,
+    MIB,
+    NO_CODE,
+    NO_STREAM,
+    OPENED,
+    RESET,
+    SOCKET_BUFFER_BYTES,
+    STOPPED,
+    STREAM_WINDOW_BYTES,
+    STREAMS,
+    WRITABLE,
+    Event,
+    LinkSettings,
+)
 
-# --- what `poll` reports --------------------------------------------------------------------------
-
-# (kind, connection, stream, data, number)
-#
-#   kind     stream  data                              number
-#   OPENED   -       the name agreed on with ALPN      -        the handshake is complete
-#   DATA     id      bytes of the stream, in order     1: the last ones (FIN), else 0
-#   RESET    id      -                                 code     the peer gave up its side
-#   STOPPED  id      -                                 code     the peer reads no more; our side is reset
-#   STREAMS  -       -                                 -        `open` has given none, and may give one now
-#   WRITABLE id      -                                 -        `watch` has asked for it
-#   CLOSED   -       reason                            code     the connection is gone
-Event = tuple[int, int, int, bytes, int]
-
-OPENED: Final = 0
-DATA: Final = 1
-RESET: Final = 2
-STOPPED: Final = 3
-STREAMS: Final = 4
-CLOSED: Final = 5
-WRITABLE: Final = 6
-
-NO_STREAM: Final = -1
-# Of CLOSED, where no code was sent or received: idle for too long, or lost.
-NO_CODE: Final = -1
+__all__ = [
+    "CLOSED",
+    "CONNECTION_WINDOW_BYTES",
+    "DATA",
+    "DATAGRAM_BYTES",
+    "KIB",
+    "MIB",
+    "NO_CODE",
+    "NO_STREAM",
+    "OPENED",
+    "RESET",
+    "SOCKET_BUFFER_BYTES",
+    "STOPPED",
+    "STREAMS",
+    "STREAM_WINDOW_BYTES",
+    "WRITABLE",
+    "Certificate",
+    "CertificateRefused",
+    "Choose",
+    "Engine",
+    "EngineSettings",
+    "Event",
+    "NoApplication",
+    "Statistics",
+]
 
 # --- what an engine is made with ------------------------------------------------------------------
-
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-
-# The datagrams that we send, without the headers of UDP and IP: what an Ethernet frame carries over IPv6.
-DATAGRAM_BYTES: Final = 1452
-# One stream may have this much on its way to us. With 16 MiB, 5,000 packets were lost on a loopback.
-STREAM_WINDOW_BYTES: Final = MIB
-# All streams of a connection together; never more than the socket's buffer holds, or packets are lost.
-CONNECTION_WINDOW_BYTES: Final = 4 * MIB
-SOCKET_BUFFER_BYTES: Final = 4 * MIB
 
 
 class NoApplication(Exception):
@@ -81,8 +89,8 @@ class CertificateRefused(PenstockError):
     line = "QUIC cannot use the certificate: {reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings(LinkSettings):
     """`half_open`: connections whose handshake is not complete, at the most; from `retry_from` of them
     on, a new peer must prove its address first (Retry). `connections`: all together."""
 
@@ -91,14 +99,7 @@ class EngineSettings:
     connections: int = 10_000
     half_open: int = 1_000
     retry_from: int = 100
-    streams: int = 1_024
-    idle_time_s: float = 30.0
-    # A PING of ours after this much silence, so that idle subscribers stay; None: none.
-    keep_alive_s: float | None = 10.0
     handshake_time_s: float = 10.0
-    datagram_bytes: int = DATAGRAM_BYTES
-    stream_window_bytes: int = STREAM_WINDOW_BYTES
-    connection_window_bytes: int = CONNECTION_WINDOW_BYTES
     # False: one datagram for each call of the kernel, as on kernels without it.
     offload: bool = True
 
@@ -150,7 +151,7 @@ class Engine(Protocol):
 
     def send_many(self, writes: Sequence[tuple[int, int, bytes, bool]]) -> dict[int, int]:
         """Queues (connection, stream, data, fin). Returns the bytes that each of these connections has
-        queued now: those that were not sent once."""
+        queued now at the most: those that were not sent once. What is much is exact."""
         ...
 
     def flush(self) -> float | None:

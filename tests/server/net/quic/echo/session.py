@@ -8,11 +8,22 @@ reset\\n     resets this stream with code 11
 stop\\n      asks the peer to stop, with code 12
 finish\\n    ends our side and goes on reading
 hold\\n      pauses the stream until `go` comes on another one
+
+A command may come in pieces: what could be its beginning waits for the rest.
 """
 
 from penstock.broker.port import Port
 from penstock.server.protocols import Terms
 from penstock.sessions.streams import QuicConnection, QuicStream, StreamSession
+
+COMMANDS = (b"push ", b"ping", b"close", b"fail", b"reset", b"stop", b"finish", b"hold", b"go")
+
+
+def may_be_command(data: bytes) -> bool:
+    """Whether it is the beginning of one, without its end."""
+    if b"\n" in data:
+        return False
+    return any(one.startswith(data) or data.startswith(one) for one in COMMANDS)
 
 
 class EchoStream:
@@ -24,10 +35,17 @@ class EchoStream:
         self.received = bytearray()
         self.told: list[str] = []
         self._pending: list[bytes] = []
+        self._begun = b""
         self._ends = False
 
     def receive(self, data: bytes) -> None:
         self.received += data
+        data = self._begun + data
+        self._begun = data if may_be_command(data) else b""
+        if not self._begun:
+            self._perform(data)
+
+    def _perform(self, data: bytes) -> None:
         command, _, argument = data.partition(b"\n")[0].partition(b" ")
         action = getattr(self, f"_do_{command.decode('latin-1')}", None)
         if action is not None and data.endswith(b"\n"):
@@ -79,6 +97,8 @@ class EchoStream:
     def end_of_input(self) -> None:
         self.told.append("end")
         self._ends = True
+        if self._begun:
+            self._pending.append(self._begun)
         self.writable()
 
     def peer_reset(self, code: int) -> None:

@@ -1,0 +1,1 @@
+"""Tenants and namespaces: names above topics and caches."""
