@@ -18,9 +18,18 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from faults.transaction_child import PARTITIONS, TASKS, batches_of, name_of, run_forked, whole
+from faults.transaction_child import (
+    LARGE_FROM,
+    PARTITIONS,
+    TASKS,
+    batches_of,
+    name_of,
+    run_forked,
+    whole,
+)
 from kit.limits import HANG_S
 
+from penstock.log.batch.format import HEADER_SIZE, parse_header
 from penstock.log.embedded import EmbeddedEngine
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -28,6 +37,8 @@ SEED = 4
 RANDOM_ROUNDS = 12
 RECOVERY_ROUNDS = 16
 SOAK_ROUNDS = 60
+# A commit of large files has about 205 steps: one in so many is met, and all of them in `make soak`.
+LARGE_EVERY = 5
 # A child lives this long after its first word.
 LIFE_S = 0.15
 
@@ -95,12 +106,12 @@ def listen(descriptor: int, life_s: float, end: str) -> bytes:
 class Checker:
     """The driver that comes back: looks at what is there, and settles what is open."""
 
-    def __init__(self, directory: Path, *, once: bool = False) -> None:
+    def __init__(self, directory: Path, *, once: bool = False, first: int = 0) -> None:
         """`once`: the children commit each transaction in one step, and stage nothing before."""
         self.directory = directory
         self.once = once
         self.values: dict[tuple[str, int], list[bytes]] = {key: [] for key in PARTITIONS}
-        self.next = 0
+        self.next = first
         self.finished_at_start = 0
 
     def check(self, heard: Heard) -> None:
@@ -177,19 +188,61 @@ def checker(tmp_path: Path) -> Checker:
     return checker
 
 
-def test_every_step_of_a_commit(checker: Checker) -> None:
+@pytest.fixture
+def large_checker(tmp_path: Path) -> Checker:
+    """Of transactions whose files become segments."""
+    checker = Checker(tmp_path, first=LARGE_FROM)
+    end = f"committed {LARGE_FROM}"
+    checker.check(run_child(tmp_path, LARGE_FROM, 0, "commit", end=end))
+    assert checker.next > LARGE_FROM
+    return checker
+
+
+def adopted_segments(directory: Path) -> int:
+    """Their batches say that all of the file was durable when it got its name."""
+    count = 0
+    for path in (directory / "topics" / "x").rglob("*.log"):
+        head = path.read_bytes()[:HEADER_SIZE]
+        if len(head) == HEADER_SIZE:
+            header = parse_header(head, 0)
+            count += header.durable_offset > header.base_offset
+    return count
+
+
+def kill_at_steps(checker: Checker, every: int = 1) -> None:
     heard = run_child(checker.directory, checker.next, 0, "commit", end="committed")
     steps = min(heard.numbers("steps"))
     checker.check(heard)
     assert steps > 30, "the fuse does not see the steps"
-    killed = 0
-    for step in range(1, steps + 1):
+    tried = killed = 0
+    for step in range(1, steps + 1, every):
         heard = run_child(checker.directory, checker.next, step, "commit")
+        tried += 1
         # Threads write in groups of their own choice: the last steps may fall into the next one.
         killed += not heard.numbers("committed")
         checker.check(heard)
-    assert killed > steps // 2
-    assert checker.finished_at_start > steps // 4
+    assert killed > tried // 2
+    assert checker.finished_at_start > tried // 4
+
+
+def test_every_step_of_a_commit(checker: Checker) -> None:
+    kill_at_steps(checker)
+
+
+def test_every_few_steps_of_a_commit_of_large_files(large_checker: Checker) -> None:
+    kill_at_steps(large_checker, LARGE_EVERY)
+    assert adopted_segments(large_checker.directory) > 10
+
+
+@pytest.mark.soak
+def test_every_step_of_a_commit_of_large_files(large_checker: Checker) -> None:
+    kill_at_steps(large_checker)
+    assert adopted_segments(large_checker.directory) > 30
+
+
+def test_every_few_steps_of_the_recovery_of_large_files(large_checker: Checker) -> None:
+    test_every_few_steps_of_the_recovery(large_checker)
+    assert adopted_segments(large_checker.directory) > 4
 
 
 @pytest.fixture

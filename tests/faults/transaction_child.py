@@ -2,6 +2,7 @@
 
     run_forked(output, [<data directory>, <first transaction>, <step>, <from>])
 
+Transactions from LARGE_FROM on stage files that become segments of topic x; those before it may, by chance.
 Kills itself (SIGKILL) at this step: a call of the file layer, a commit of the metadata, or work for the
 event loop, counted from the `start` of the process, from its first `stage` or its first `commit`. Step 0
 never comes. With `stage` the batches are numbered, as by a client that does not know how far it came. With
@@ -36,6 +37,9 @@ PARTITIONS = (("x", 0), ("x", 1), ("y", 0))
 TASKS = (1 << 32, 3, 2 << 32 | 1)
 FAILED_TASK = 2 << 32
 BATCHES = 4
+# Of a segment of 4,096 bytes 512 are enough.
+LARGE_FROM = 1000
+LARGE_BYTES = 600
 TIMEOUT_US = 3600 * 1_000_000
 
 Batches = list[tuple[str, int, list[bytes]]]
@@ -51,7 +55,8 @@ def batches_of(number: int, task: int) -> Batches:
     for index in range(BATCHES):
         topic, partition = PARTITIONS[(number + task + index) % len(PARTITIONS)]
         name = b"%d/%d/%d/" % (number, task, index)
-        values = [name + b"%d" % row + b"." * (number * 37 % 300) for row in range(1 + index)]
+        more = LARGE_BYTES if number >= LARGE_FROM else number * 37 % 300
+        values = [name + b"%d" % row + b"." * more for row in range(1 + index)]
         found.append((topic, partition, values))
     return found
 

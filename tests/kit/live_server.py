@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import penstock
+from kit.kafka_pool import EngineFlags
 from kit.limits import HANG_S
 from kit.listeners import as_flags, free_listeners
 from penstock.broker.access.access import Principal
@@ -38,10 +39,24 @@ T = TypeVar("T")
 class LiveServer:
     """The whole server on an event loop in a thread of its own."""
 
-    def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data: Path, settings: Mapping[str, str] | None = None, config: Path | None = None
+    ) -> None:
+        """`config`: a file, for what stands in files alone."""
         chosen = settings or {}
-        flags = {**free_listeners(chosen), "server.data_directory": str(data), **chosen}
-        self.server = Server(load_config(None, {}, flags), environment={})
+        self._engine = EngineFlags(data)
+        flags = {
+            **free_listeners(chosen),
+            "server.data_directory": str(data),
+            **self._engine.flags(),
+            **chosen,
+        }
+        path = None if config is None else str(config)
+        try:
+            self.server = Server(load_config(path, {}, flags), environment={})
+        except BaseException:
+            self._engine.end()
+            raise
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -60,10 +75,13 @@ class LiveServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.run(self.server.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(WAIT_S)
-        self._loop.close()
+        try:
+            self.run(self.server.stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(WAIT_S)
+            self._loop.close()
+            self._engine.end()
 
     def run(self, coroutine: Coroutine[None, None, T]) -> T:
         """Runs a coroutine on the server's loop and waits for it."""
@@ -81,7 +99,7 @@ class LiveServer:
 
         return self.run(run())
 
-    def settle(self, begin: Callable[[], Pending[object]]) -> None:
+    def settle(self, begin: Callable[[], Pending[T]]) -> None:
         """Begins a change on the server's loop, and returns when it is made."""
 
         async def change() -> None:
@@ -119,7 +137,9 @@ class ServerProcess:
     ) -> None:
         chosen = settings or {}
         given = free_listeners(chosen) if listeners is None else listeners
-        flags = {**given, "server.data_directory": str(data), **chosen}
+        self._engine = EngineFlags(data)
+        place = {"server.data_directory": str(data), **self._engine.flags()}
+        flags = {**given, **place, **chosen}
         command = [sys.executable, "-c", main] if program is None else [program]
         self.process = subprocess.Popen(
             [*command, "serve", *as_flags(flags)],
@@ -167,6 +187,7 @@ class ServerProcess:
             self.kill()
         if self.process.stdout is not None:
             self.process.stdout.close()
+        self._engine.end()
 
 
 class RawPeer:

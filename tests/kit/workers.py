@@ -15,7 +15,17 @@ from xdist.scheduler import LoadScopeScheduling
 MOST_WORKERS: Final = 4
 SPARK: Final = "tests/spark/"
 # These start JVMs of their own and leave the session of the others alone.
-OWN_JVM: Final = ("test_elsewhere.py", "test_kills.py", "test_speculation.py", "test_versions.py")
+OWN_JVM: Final = (
+    "pipeline/blocks/test_gold.py",
+    "pipeline/running/test_updates.py",
+    "report/test_command.py",
+    "pipeline/test_pages.py",
+    "pipeline/test_whole_way.py",
+    "test_elsewhere.py",
+    "test_kills.py",
+    "test_speculation.py",
+    "test_versions.py",
+)
 # The longest units start first, so that at the end no worker waits for the other for long.
 FIRST: Final = ("spark", "docs", "faults", "server", "conformance", "cli", "e2e")
 

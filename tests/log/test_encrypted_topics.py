@@ -20,6 +20,8 @@ from penstock.log.engine import Keys
 from penstock.log.errors import CorruptLog, InvalidSettings, KeyMissing, KeyWrong
 from penstock.log.maintenance import Maintenance
 from penstock.log.metadata.rebuild import rebuild
+from penstock.log.partitions import reencryption
+from penstock.log.partitions.reencryption import Pace
 from penstock.log.partitions.verify import verify
 from penstock.log.settings import TopicSettings
 from penstock.log.storage import reader
@@ -182,6 +184,48 @@ def test_rotation_encrypts_everything_anew(opened: Opener) -> None:
     assert from_disk(engine) == [*values, SECRET]
     assert from_disk(opened(with_keys(2))) == [*values, SECRET]
     assert files_with(engine.directory) == []
+
+
+def test_rotation_goes_on_in_rounds(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round does a part, so that retention has its turn in between, and the next one goes on."""
+    monkeypatch.setattr(reencryption, "ROUND_BYTES", 4096)
+    wanted: list[object] = []
+
+    def note(one: Maintenance) -> None:
+        wanted.append(one)
+
+    monkeypatch.setattr(Maintenance, "soon", note)
+    engine = opened(with_keys(1))
+    make(engine, "orders", encryption=True, segment_bytes=4096)
+    values = fill(engine)
+    engine.use_keys(keys(1, 2))
+    wanted.clear()
+    maintained(engine)
+    assert len(wanted) == 1, "the round asks for the next"
+    engine.use_keys(keys(1, 2, 3))
+    fill(engine)
+    partition = engine.catalogue.partition("orders", 0)
+    rounds = 0
+    while reencryption.is_stale(partition):
+        assert reencryption.reencrypt(partition, Pace(lambda _: False)).segments
+        rounds += 1
+    assert rounds >= 2 and from_disk(engine) == [*values, *values]
+
+
+def test_rotation_that_is_stopped_leaves_the_segments_as_they_were(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reencryption, "STEP_BYTES", 1)
+    engine = opened(with_keys(1))
+    make(engine, "orders", encryption=True, segment_bytes=4096)
+    values = fill(engine)
+    engine.use_keys(keys(1, 2))
+    engine._maintenance._closing.set()
+    partition = engine.catalogue.partition("orders", 0)
+    assert reencryption.reencrypt(partition, Pace(lambda _: True)).segments == 0
+    engine._maintenance._closing.clear()
+    assert not list(Path(engine.directory).rglob("*.tmp"))
+    assert from_disk(engine) == values and 1 in key_ids(engine)
 
 
 def test_rotation_begins_by_itself(opened: Opener) -> None:

@@ -15,7 +15,7 @@ from kit.records import Row, build, rows_of
 from penstock.log.batch.view import BatchView
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.partitions import cleaner
-from penstock.log.partitions.reencryption import reencrypt
+from penstock.log.partitions.reencryption import Pace, reencrypt
 from penstock.log.partitions.verify import verify
 from penstock.log.storage.files import RealFiles
 from penstock.log.storage.follower import Follower
@@ -197,7 +197,7 @@ def test_old_records_are_encrypted(directory: Path, topic: str) -> None:
         before = everything(engine)
         engine.change_topic(topic, {"encryption": True, "retention_ms": 0}).result(WAIT_S)
         partition = engine.catalogue.partition(topic, 0)
-        reencrypt(partition, lambda: False)
+        reencrypt(partition, Pace(lambda _: False))
         assert before and partition.key_ids() == {1}
         engine.cache.drop({partition.tail})
         assert everything(engine) == before

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
+from penstock.log.alone import Alone
 from penstock.log.batch.encryption import Keyring
 from penstock.log.batch.format import Batch
 from penstock.log.batch.record_limit import check_record_sizes
@@ -35,6 +36,7 @@ from penstock.log.options import EngineOptions
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.commit import GroupCommit, Later, Post, call_now
 from penstock.log.partitions.damage_report import log_damages
+from penstock.log.partitions.describing import describe
 from penstock.log.partitions.ends import Ends, take_ends
 from penstock.log.partitions.flush_threads import FlushThreads
 from penstock.log.partitions.gate import gate
@@ -107,6 +109,9 @@ class EmbeddedEngine:
         self.run_us = RunClock(clock_us, elapsed_s, self._lock.last_used_us)
         self._lock.note_use(self.steady_us())
         self._totals = LogTotals()
+        alone = Alone(self.topic, self.offsets)
+        self.announce, self.cluster, self.replicas = alone.announce, alone.cluster, alone.replicas
+        self.take_duty, self.fresh_offsets = alone.take_duty, alone.fresh_offsets
         with ExitStack() as opened:
             opened.callback(self._lock.release)
             self._open(opened)
@@ -324,28 +329,11 @@ class EmbeddedEngine:
         return self._key_table.ids_since(self.catalogue.get(topic).keys_since)
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo:
-        partitions = self._place(topic, partition).partitions
-        ends = partitions.ends(partition)  # first: they go when the partition is open
-        if ends is not None and partitions.opened(partition) is None:
-            start, end = ends.start_offset, ends.next_offset
-            size, segments = ends.size_bytes, ends.segments
-            return PartitionInfo(topic, partition, start, end, end, size, segments, None, ())
-        found = partitions.open(partition)
-        damages = [damage for segment in found.segments for damage in segment.damages]
-        places = {(damage.path, damage.position) for damage in damages}
-        damages += [one for one in found.damages.found if (one.path, one.position) not in places]
-        return PartitionInfo(
-            topic,
-            partition,
-            found.start_offset,
-            found.visible_offset,
-            found.next_offset,
-            found.size_bytes(),
-            len(found.segments),
-            found.stopped,
-            tuple(f"{d.path} at byte {d.position}: {d.reason}" for d in damages),
-            tuple(sorted(found.key_ids())),
-        )
+        return describe(topic, partition, self._place(topic, partition).partitions)
+
+    def is_stopped(self, topic: str, partition: int) -> bool:
+        found = self._place(topic, partition).partitions.opened(partition)
+        return found is not None and found.stopped is not None
 
     def written_partitions(self, topic: str) -> list[int]:
         return self.catalogue.get(topic).partitions.touched()
@@ -394,15 +382,14 @@ class EmbeddedEngine:
         self, topic: str, partition: int, offset: int, max_bytes: int, *, early: bool = False
     ) -> Pending[ReadResult]:
         partitions = self._place(topic, partition).partitions
-        by_number = partitions.by_number
-        source = by_number.get(partition) if by_number is not None else None
+        source = (partitions.by_number or {}).get(partition)
         token: Pending[ReadResult] = Pending()
         if source is None:
             self._in_thread(token, lambda: _read(partitions.open(partition), offset, max_bytes))
             return token
         end = source.early_offset if early else None
         if reader.in_memory(source, offset, end):
-            _settle_now(token, lambda: _read(source, offset, max_bytes, end))
+            _settle_now(token, lambda: _read(source, offset, max_bytes, end, cached=True))
         else:
             self._in_thread(token, lambda: _read(source, offset, max_bytes, end))
         return token
@@ -469,6 +456,9 @@ class EmbeddedEngine:
 
     def group(self, group: str) -> Mapping[tuple[str, int], int]:
         return self._groups.of(group)
+
+    def group_updated_us(self, group: str) -> int | None:
+        return self._groups.updated_us(group)
 
     def delete_group(self, group: str, topic: str | None = None) -> Pending[object]:
         topics = {name for name, _ in self._groups.of(group) if topic in (None, name)}
@@ -580,9 +570,11 @@ class EmbeddedEngine:
         self._lock.release()
 
 
-def _read(source: Partition, offset: int, max_bytes: int, end: int | None = None) -> ReadResult:
+def _read(
+    source: Partition, offset: int, max_bytes: int, end: int | None = None, cached: bool = False
+) -> ReadResult:
     with source.damages.telling():
-        return reader.read(source, offset, max_bytes, end)
+        return reader.read(source, offset, max_bytes, end, memory_only=cached)
 
 
 def _settle_now(token: Pending[ReadResult], work: Callable[[], ReadResult]) -> None:

@@ -7,8 +7,11 @@ but this page, which is made of
     engine.py             the engine: topics, records, groups, transactions, statistics
     records.py            its metadata: named records with compare and set, and their feed
     pending.py            results that complete later
+    callbacks.py          completions in order and in turns: for whoever implements the page
+    feeds.py              the watchers of the metadata, likewise
     settings.py           the settings of a topic
     statistics.py         counters
+    sorted_names.py, callbacks.py, feeds.py   names in pages, completions in turns, feeds of spaces
     errors.py, metadata_errors.py
     batch/                the batch format, which both sides of the page share
 
@@ -23,7 +26,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from penstock.log.batch.format import Batch
-from penstock.log.partitions.tokens import AppendToken
+from penstock.log.partitions.tokens import AppendToken, UndurableBytes
 from penstock.log.pending import Pending
 from penstock.log.records import Metadata
 from penstock.log.settings import TopicSettings
@@ -34,10 +37,12 @@ from penstock.log.storage.reader import ReadResult
 __all__ = [
     "AppendToken",
     "Batch",
+    "ClusterView",
     "Counters",
     "Engine",
     "Keys",
     "Metadata",
+    "Node",
     "PartitionInfo",
     "Pending",
     "ReadResult",
@@ -48,6 +53,7 @@ __all__ = [
     "TopicInfo",
     "TransactionUsage",
     "Transactions",
+    "UndurableBytes",
     "walk_groups",
     "walk_topics",
 ]
@@ -100,6 +106,29 @@ class Keys:
     current: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of what serves the log. `address`: for clients; empty for a part that they do not talk to,
+    which has a `cluster_address`. `flight`: of Arrow Flight, empty where it is off."""
+
+    id: str
+    address: str
+    cluster_address: str = ""
+    flight: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Who serves the log, as this process knows it. `this` is the id of its own node. `trouble`: why the
+    others cannot be reached; empty normally."""
+
+    engine: str
+    id: str
+    this: str
+    nodes: tuple[Node, ...]
+    trouble: str = ""
+
+
 # Topic, partition, and what shall go there.
 Target = tuple[str, int, Batch]
 # Tasks of a commit, and how many groups each has staged, where that is known.
@@ -112,6 +141,20 @@ class TransactionUsage:
 
     open: int
     staged_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactionInfo:
+    """One that is not committed yet. `state` is open or committing, `begun_us` is 0 when it is not known,
+    `updated_us` its last sign of life, `deadline_us` when it is given up without another one. `staged`:
+    bytes by topic."""
+
+    name: str
+    state: str
+    begun_us: int
+    updated_us: int
+    deadline_us: int
+    staged: Mapping[str, int]
 
 
 class Transactions(Protocol):
@@ -135,8 +178,17 @@ class Transactions(Protocol):
         skipped; returns how many."""
         ...
 
-    def commit(self, name: str, tasks: Tasks) -> None:
-        """Everything that these tasks staged becomes visible at once. Repeating it changes nothing."""
+    def commit(self, name: str, tasks: Tasks, rows: int | None = None) -> None:
+        """Everything that these tasks staged becomes visible at once. Repeating it changes nothing.
+        `rows` is remembered with the name, see `rows_of`."""
+        ...
+
+    def rows_of(self, name: str) -> int | None:
+        """How many rows a committed one has; None when its commit has not told, or it is long ago."""
+        ...
+
+    def unfinished_ones(self) -> Sequence[OpenTransactionInfo]:
+        """All that are open or being committed, by name."""
         ...
 
     def commit_at_once(self, name: str, batches: Sequence[Target]) -> None:
@@ -154,6 +206,10 @@ class Transactions(Protocol):
 
     def usage(self, prefix: str) -> TransactionUsage:
         """Of those whose names begin with the prefix."""
+        ...
+
+    def oldest_age_us(self) -> int:
+        """Of those that are not committed; 0 when there is none."""
         ...
 
 
@@ -184,6 +240,23 @@ class Engine(Protocol):
     @property
     def post(self) -> Callable[[Callable[[], None]], object]:
         """Runs a function in the thread that completions come back to, from any thread."""
+        ...
+
+    def announce(self, address: str, flight: str) -> None:
+        """Where clients reach this process. Waits where others have to be told: call it in a thread."""
+        ...
+
+    def cluster(self) -> ClusterView:
+        """From any thread, at once."""
+        ...
+
+    def take_duty(self, name: str, gained: Callable[[], None], lost: Callable[[str], None]) -> None:
+        """Of all processes that serve the log one has the duty at a time. Calls `gained` when it is this
+        one, at once where there is no other, and `lost` with the address of who has it when it is not."""
+        ...
+
+    def replicas(self, topic: str) -> Sequence[tuple[Sequence[str], Sequence[str]]]:
+        """For each partition: ids of the nodes that keep it, and of those that have all of it."""
         ...
 
     def topics(self) -> list[TopicInfo]: ...
@@ -229,6 +302,10 @@ class Engine(Protocol):
         ...
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo: ...
+    def is_stopped(self, topic: str, partition: int) -> bool:
+        """Whether it takes no records until the next start, after an error of the disk."""
+        ...
+
     def written_partitions(self, topic: str) -> list[int]:
         """Numbers of those that may hold something; all others are empty, and were always."""
         ...
@@ -259,6 +336,11 @@ class Engine(Protocol):
         """Earliest and latest: the first offset kept, and the one after the last visible."""
         ...
 
+    def fresh_offsets(self, topic: str, partition: int) -> Pending[tuple[int, int]]:
+        """The same, as they are at the call, whoever else writes; `offsets` may be a second old where
+        others do. Done at once where nobody has to be asked."""
+        ...
+
     def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]: ...
     def watch(
         self, topic: str, partition: int, offset: int, callback: Callable[[], None]
@@ -271,6 +353,10 @@ class Engine(Protocol):
     def groups(self) -> dict[str, dict[tuple[str, int], int]]: ...
     def group(self, group: str) -> Mapping[tuple[str, int], int]:
         """Committed offsets by topic and partition; none when there is no such group."""
+        ...
+
+    def group_updated_us(self, group: str) -> int | None:
+        """When it has committed last; None when there is no such group."""
         ...
 
     def delete_group(self, group: str, topic: str | None = None) -> Pending[object]:

@@ -42,6 +42,14 @@ class LogError(PenstockError):
     """Anything the log refuses or fails to do."""
 
 
+class StoreTrouble(LogError):
+    """What the log is kept in, outside of this process, cannot be reached or refuses something."""
+
+
+class GroupInUse(LogError):
+    """Its offsets can be changed only by those who read in it, outside of this server."""
+
+
 class CorruptLog(LogError):
     path: str
     position: int

@@ -17,7 +17,7 @@ from penstock.log.metadata_errors import MetadataError
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.opening import Partitions
 from penstock.log.partitions.partition import Partition
-from penstock.log.partitions.reencryption import is_stale, reencrypt
+from penstock.log.partitions.reencryption import Pace, is_stale, reencrypt
 from penstock.log.storage.presence import Presence
 from penstock.log.storage.reserve import Reserve
 from penstock.log.transactions.transactions import Transactions
@@ -98,15 +98,18 @@ class Maintenance:
         except (LogError, MetadataError, OSError, TimeoutError) as error:
             logger.warning("transactions: %s", error)
         now_us = self._clock_us()
+        pace = Pace(self._closing.wait)
         for topic in self._catalogue:
-            self._maintain_topic(topic, now_us)
+            self._maintain_topic(topic, now_us, pace)
             if self._closing.is_set():
                 return
+        if pace.is_over:
+            self.soon()
         self._catalogue.describe()
         if self._reserve.spent:
             self._reserve.fill()
 
-    def _maintain_topic(self, topic: Topic, now_us: int) -> None:
+    def _maintain_topic(self, topic: Topic, now_us: int, pace: Pace) -> None:
         generation = self._catalogue.key_generation  # before a look at the segments
         old_keys = self._has_old_keys(topic)
         partitions = topic.partitions
@@ -117,7 +120,7 @@ class Maintenance:
             if self._closing.is_set():
                 return
             try:
-                self._with_space(partition)
+                self._with_space(partition, pace)
             except CorruptLog:
                 continue  # already reported where it was found
             except (LogError, BatchError, OSError) as error:
@@ -125,20 +128,20 @@ class Maintenance:
         if old_keys:
             self._note_keys(topic, generation)
 
-    def _with_space(self, partition: Partition) -> None:
+    def _with_space(self, partition: Partition, pace: Pace) -> None:
         """Retention has to write a little before it can free space."""
         try:
-            self._maintain_partition(partition)
+            self._maintain_partition(partition, pace)
         except OSError as error:
             if error.errno not in NO_SPACE or not self._reserve.spend():
                 raise
-            self._maintain_partition(partition)
+            self._maintain_partition(partition, pace)
 
-    def _maintain_partition(self, partition: Partition) -> None:
+    def _maintain_partition(self, partition: Partition, pace: Pace) -> None:
         now_us = self._clock_us()
         cleaner.apply_retention(partition, now_us)
         # First: what the cleaner then rewrites is under the right key already.
-        done = reencrypt(partition, self._closing.is_set)
+        done = reencrypt(partition, pace)
         self.reencrypted_segments += done.segments
         self.reencrypted_bytes += done.size_bytes
         cleaner.clean(partition, now_us)

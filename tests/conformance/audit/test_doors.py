@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from conformance.flymq.peer import FlyMQPeer, blob, names, text
+from conformance.quic import Wire
 from conformance.rustlog.peer import Talker
 from kit.audit import brief, trail
 from kit.flight_client import FLIGHT, connect_to, table
 from kit.limits import HANG_S
 from kit.live_server import LiveServer, RawPeer, ServerProcess
+from sessions.felix.peer import message
 
 from penstock.broker.audit.events import Event
 from penstock.broker.audit.query import Filter
@@ -57,7 +59,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
         admin = broker.access.create_key("ops", "admin")
         reader = broker.access.create_key("looker", "reader")
         broker.accounts.create_user(broker.access.anonymous, "root", "root-pw", ["admin"])
-    with LiveServer(data, FLIGHT) as server:
+    with LiveServer(data, {**FLIGHT, "felix.auto_create": "true"}) as server:
         yield Doors(server, admin, reader)
 
 
@@ -135,6 +137,72 @@ def test_flymq(doors: Doors) -> None:
     assert not [one for one in events if "pw" in json.dumps(one.details)]
 
 
+def test_felix(doors: Doors) -> None:
+    """Logins of streams, a refusal, and a cache and a topic that are made by their first use."""
+    names = {"tenant_id": "fx", "namespace": "n", "stream": "s"}
+    scope = {"tenant_id": "fx", "namespace": "n", "cache": "c"}
+    publish = message("publish", **names, payload="", ack="per_message")
+    wire = Wire(doors.server)
+    for key, sent in (
+        ("wrong", b""),
+        (doors.reader, publish),
+        (doors.admin, publish + message("cache_put", **scope, key="k", value="")),
+    ):
+        stream = wire.open(message("auth", token=key) + sent, fin=True)
+        wire.rest(stream)
+    wire.close()
+    assert list(map(brief, doors.seen("felix"))) == [
+        ("auth.failure", "", "", "failure"),
+        ("auth.success", "looker", "", "success"),
+        ("access.denied", "looker", "fx/n/s", "denied"),
+        ("auth.success", "ops", "", "success"),
+        ("topic.create", "ops", "fx/n/s", "success"),
+        ("cache.create", "ops", "fx/n/c", "success"),
+    ]
+
+
+def test_fujin(doors: Doors) -> None:
+    """It has no login, and its peers may do nothing here."""
+    wire = Wire(doors.server, ["fujin"])
+    reader = b"\2\1\0\0\0\0\3fuj"
+    wire.rest(wire.open(reader))
+    wire.rest(wire.open(b"\1\0\0\0\0\4\0\0\0\1", fin=True))
+    wire.close()
+    assert list(map(brief, doors.seen("fujin"))) == [
+        ("access.denied", "anonymous", "fuj", "denied"),
+        ("access.denied", "anonymous", "", "denied"),
+    ]
+
+
+def test_felix_over_http(doors: Doors) -> None:
+    """What administrators do with tenants, namespaces, streams and caches."""
+    steps: list[tuple[str, str, object]] = [
+        ("POST", "felix/tenants", {"name": "fh"}),
+        ("POST", "felix/namespaces", {"name": "fh/n"}),
+        ("POST", "felix/caches", {"name": "fh/n/c"}),
+        ("POST", "felix/streams", {"name": "fh/n/s"}),
+        ("DELETE", "felix/tenants/fh?force=true", None),
+    ]
+    for method, path, body in steps:
+        status, content = doors.http(method, path, body)
+        assert status < 300, (path, content)
+    found = [brief(one) for one in doors.seen("http") if one.resource.startswith("fh")]
+    assert found[:4] == [
+        ("tenant.create", "ops", "fh", "success"),
+        ("namespace.create", "ops", "fh/n", "success"),
+        ("cache.create", "ops", "fh/n/c", "success"),
+        ("topic.create", "ops", "fh/n/s", "success"),
+    ]
+    assert sorted(found[4:6]) == [
+        ("cache.delete", "ops", "fh/n/c", "success"),
+        ("topic.delete", "ops", "fh/n/s", "success"),
+    ]
+    assert found[6:] == [
+        ("namespace.delete", "ops", "fh/n", "success"),
+        ("tenant.delete", "ops", "fh", "success"),
+    ]
+
+
 def test_http(doors: Doors) -> None:
     steps: list[tuple[str, str, object]] = [
         ("POST", "topics", {"name": "web", "partitions": 2}),
@@ -153,7 +221,7 @@ def test_http(doors: Doors) -> None:
         assert status < 300, (path, content)
     assert doors.http("GET", "topics", key="wrong")[0] == 401
     assert doors.http("DELETE", "topics/web", key=doors.reader)[0] == 403
-    events = doors.seen("http")
+    events = [one for one in doors.seen("http") if not one.resource.startswith("fh")]
     assert list(map(brief, events)) == [
         ("auth.success", "ops", "", "success"),
         ("topic.create", "ops", "web", "success"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conformance.blipmq.peer import BlipMQPeer, ping
@@ -14,7 +14,8 @@ from kit.engines import embedded
 from kit.faulty_files import FaultyFiles
 from kit.live_server import LiveServer
 
-from penstock.log.embedded import EmbeddedEngine, wall_clock_us
+from penstock.log.embedded import wall_clock_us
+from penstock.log.engine import Engine
 from penstock.server.assembly import open_engine
 
 Start = Callable[[Mapping[str, str]], LiveServer]
@@ -103,10 +104,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Every server that starts after this has its time from here."""
     clock = Clock()
 
-    def open_with_clock(*arguments: Any) -> EmbeddedEngine:
-        engine = embedded(open_engine(*arguments))
+    def open_with_clock(*arguments: Any) -> Engine:
+        engine: Any = open_engine(*arguments)
         engine.clock_us = clock
-        return engine
+        return cast("Engine", engine)
 
     monkeypatch.setattr("penstock.server.server.open_engine", open_with_clock)
     return clock

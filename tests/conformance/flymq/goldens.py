@@ -64,11 +64,11 @@ WRITE: Final = "that needs the right write on the topic"
 ADMIN: Final = "that needs the right admin on the topic"
 SERVER: Final = "that needs the right admin on all topics"
 ONE_NODE: Final = (
-    "\"this server is a cluster of one: its log is the embedded engine's; more than one node needs"
-    ' Apache Kafka as the engine, which this version does not have yet"'
+    '"nodes neither join nor leave by this call: the log of one machine is a cluster of one, and'
+    ' gateways of Kafka are members as long as they run (penstock serve --engine kafka)"'
 )
-ALONE: Final = f"AF 01 FF 01 0000009F  00 009C {ONE_NODE}"
-SDK_ALONE: Final = f"AF 01 FF 01 00000106  00 0103 13 0100 {ONE_NODE} {'20' * 100}"
+ALONE: Final = f"AF 01 FF 01 000000AF  00 00AC {ONE_NODE}"
+SDK_ALONE: Final = f"AF 01 FF 01 00000106  00 0103 13 0100 {ONE_NODE} {'20' * 84}"
 
 
 # --- records and topics ---------------------------------------------------------------------------

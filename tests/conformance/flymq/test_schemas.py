@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conformance.blipmq.peer import until
 from conformance.flymq.peer import (
     OK,
     SDK,
@@ -18,6 +19,7 @@ from conformance.flymq.peer import (
     every_way,
     frame,
     live,
+    placed,
     produce,
     raw,
     text,
@@ -256,6 +258,26 @@ def test_a_transaction_keeps_only_what_fits(fresh: LiveServer, on_invalid: str) 
         assert said in replies[1].payload
         assert peer.want(0x41, begun)[-1:] == b"\x01"
         assert [value for _, _, value in peer.fetch("t")[0]] == [values[0], values[2]]
+
+
+@pytest.mark.parametrize("on_invalid", ["reject", "dlq"])
+def test_a_delayed_message_is_checked_when_it_comes(fresh: LiveServer, on_invalid: str) -> None:
+    with FlyMQPeer(fresh.port()) as peer:
+        peer.create("t")
+        peer.want(0x10, text("u") + b"\x04json" + blob(NEEDS_A))
+        bind(fresh, "t", "u", on_invalid)
+        values = [b'{"a":1}', b"{}", b'{"a":2}', b"[]"]
+        sent = [text("t") + blob(value) + bytes(8) for value in values]
+        peer.send(b"".join(frame(0x30, one) for one in sent))
+        replies = [peer.hear() for _ in values]
+        refused = 0xFF if on_invalid == "reject" else 0x30
+        assert [reply.opcode for reply in replies] == [0x30, refused, 0x30, refused]
+        until(lambda: len(peer.fetch("t")[0]) == 2, "the delivery of two")
+        assert [value for _, _, value in peer.fetch("t")[0]] == [values[0], values[2]]
+        if on_invalid == "dlq":
+            assert [placed(reply.payload) for reply in replies[1::2]] == [(0, 0), (0, 1)]
+            assert all(reply.payload.startswith(text("t.dlq")) for reply in replies[1::2])
+            assert [value for _, _, value in peer.fetch("t.dlq")[0]] == [values[1], values[3]]
 
 
 def test_a_replay_is_validated_again(fresh: LiveServer) -> None:

@@ -13,7 +13,9 @@ from typing import Final, Literal
 
 from kit.live_server import LiveServer
 
+from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation, Scope
+from penstock.broker.tenants.names import Kind
 
 Outcome = Literal["allowed", "refused", "unauthenticated"]
 
@@ -91,6 +93,17 @@ class Walk:
         self.server.call(make)
         self.server.settle(lambda: engine.commit_offset(group, topic, 0, 0))
         return topic, group
+
+    def felix(self, tenant: str) -> None:
+        """A tenant with a namespace `n`, and a stream `s` and a cache `c` in it."""
+        broker = self.server.server.broker
+        admin = Principal("maker", "admin")
+        made = ((Kind.TENANT, ""), (Kind.NAMESPACE, "/n"), (Kind.CACHE, "/n/c"))
+        for kind, rest in made:
+            self.server.settle(
+                lambda kind=kind, rest=rest: broker.tenants.create(admin, kind, tenant + rest)  # type: ignore[misc]
+            )
+        self.server.call(lambda: broker.engine.create_topic(f"{tenant}/n/s"))
 
 
 def make_keys(server: LiveServer) -> dict[str, str]:

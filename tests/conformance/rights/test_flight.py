@@ -74,6 +74,7 @@ def attempt(walk: Walk, caller: Caller, name: str, topic: str, group: str) -> Ou
         "topics": {},
         "offsets": {"topic": topic},
         "offsets_by_time": {"topic": topic, "time_us": 0},
+        "schema": {"name": "rights"},
         "commit_group": {"group": group, "offsets": [place]},
         "begin": {"name": group},
         "commit": {"name": group, "tasks": []},
@@ -90,6 +91,8 @@ def attempt(walk: Walk, caller: Caller, name: str, topic: str, group: str) -> Ou
         "do_exchange": lambda: exchange(client, options),
         "list_actions": lambda: client.list_actions(options),
     }
+    if name == "action schema":
+        walk.server.server.broker.schemas.registry.register("rights", "json", b"{}")
     if name in (STAGING, "action commit"):
         _begin_as(walk, caller, group)
     with client:

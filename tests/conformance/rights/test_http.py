@@ -2,6 +2,7 @@
 
 import http.client
 import json
+from urllib.parse import quote
 
 import pytest
 from conformance.rights.callers import CALLERS, OTHER, OWN, Caller, Outcome, Walk, outcome
@@ -10,7 +11,7 @@ from starlette.routing import Route
 
 from penstock.broker.access.rights import Operation
 from penstock.broker.access.topic_rules import TopicRule
-from penstock.server.http.app import API_PREFIX, CALLS, OPEN_CALLS
+from penstock.server.http.calls import API_PREFIX, CALLS, OPEN_CALLS
 
 Call = tuple[str, str, Operation]
 
@@ -56,12 +57,23 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
         "transactions": "txn-0",
         "delayed": "delayed-0",
     }
+    scope = f"{topic}/n/s"
+    if pattern.startswith(f"{API_PREFIX}felix/"):
+        walk.felix(topic)
     member = ""
     if pattern.endswith(("/heartbeat", "/leave")) and caller.known:
         sharing = walk.server.server.broker.sharing
         joined = walk.server.call(lambda: sharing.join(group, topic, 1, caller.name, "", 0))
         member = joined.member
     path = pattern.replace("*", name.get(pattern.removeprefix(API_PREFIX).split("/")[0], ""))
+    for what, one in (("streams", scope), ("namespaces", f"{topic}/n"), ("caches", f"{topic}/n/c")):
+        path = path.replace(f"felix/{what}/", f"felix/{what}/{quote(one, safe='')}")
+    path = path.replace("felix/tenants/", f"felix/tenants/{topic}")
+    path += (
+        "?force=true"
+        if method == "DELETE" and pattern.endswith(("tenants/*", "namespaces/*"))
+        else ""
+    )
     bodies: dict[tuple[str, str], object] = {
         ("POST", "topics"): {"name": f"{topic}.new"},
         ("PATCH", "topics/*"): {"settings": {"durability": "none"}},
@@ -73,6 +85,10 @@ def attempt(walk: Walk, caller: Caller, call: Call, topic: str, group: str) -> O
         ("POST", "groups/*/heartbeat"): {"topic": topic, "member": member},
         ("POST", "groups/*/leave"): {"topic": topic, "member": member},
         ("POST", "topics/*/dead-letters/replay"): {"id": "0-0"},
+        ("POST", "felix/tenants"): {"name": f"{topic}-2"},
+        ("POST", "felix/namespaces"): {"name": f"{topic}/n2"},
+        ("POST", "felix/streams"): {"name": f"{topic}/n/s2"},
+        ("POST", "felix/caches"): {"name": f"{topic}/n/c2"},
         ("POST", "schemas"): {"name": schema, "definition": "{}"},
         ("PATCH", "schemas/*"): {"compatibility": "none"},
         ("POST", "schemas/*/validate"): {"text": "{}"},

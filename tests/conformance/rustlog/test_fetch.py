@@ -85,6 +85,20 @@ def test_before_the_first_kept_record(
             assert peer.ask(dialect.fetch(topic, 0, earliest, 100)) == first
 
 
+@pytest.mark.row("rustlog-24")
+@both
+def test_before_what_was_purged(
+    server: LiveServer, peer: Talker, topics: Topics, dialect: Dialect
+) -> None:
+    topic = topics.holding(b"a", b"b")
+    server.settle(lambda: server.server.engine.purge_topic(topic))
+    assert peer.ask(dialect.produce(topic, 0, [b"c"])) == dialect.produced(2, 1)
+    words = "offset out of range: requested 1, earliest 2"
+    expected = {"J": JSON.error(0, words), "B": BINARY.fetched(0, [], 1)}
+    assert peer.ask(dialect.fetch(topic, 0, 1, 100)) == expected[dialect.name]
+    assert peer.ask(dialect.fetch(topic, 0, 2, 100)) == dialect.fetched(2, [b"c"], 3)
+
+
 @pytest.mark.row("rustlog-25")
 @pytest.mark.parametrize("partition", [1, U32_MAX])
 @both

@@ -15,6 +15,7 @@ from penstock.log.errors import TransactionNotOpen
 from penstock.log.metadata import committed_names
 from penstock.log.metadata.committed_names import (
     FOLDED_AFTER_US,
+    REMEMBERED_ROWS,
     fold_rows,
     forget_rows,
     in_a_range,
@@ -146,6 +147,26 @@ def test_a_stream_that_lives_is_not_forgotten(opened: Opener, clock: Clock) -> N
         clock.now_us += DEFAULT_MEMORY_US // 2
         engine.transactions.expire()
     assert engine.transactions.state("q-0") == "committed"
+
+
+def test_rows_of_the_last_writes_are_remembered(opened: Opener, clock: Clock) -> None:
+    engine = opened(clock_us=clock)
+    transactions = engine.transactions
+    for number in range(REMEMBERED_ROWS + 5):
+        transactions.begin(f"q-{number}", 1_000_000)
+        transactions.commit(f"q-{number}", {}, 10 * number)
+    transactions.begin("by-hand", 1_000_000)
+    transactions.commit("by-hand", {}, 7)
+    # Folding the names changes nothing of that.
+    clock.now_us += FOLDED_AFTER_US + 1
+    transactions.expire()
+    assert transactions.state("q-0") == "committed"
+    found = [transactions.rows_of(f"q-{number}") for number in (0, 4, 5, REMEMBERED_ROWS + 4)]
+    assert found == [None, None, 50, 10 * (REMEMBERED_ROWS + 4)]
+    assert (transactions.rows_of("by-hand"), transactions.rows_of("unknown")) == (7, None)
+    clock.now_us += DEFAULT_MEMORY_US + 1
+    transactions.expire()
+    assert transactions.rows_of(f"q-{REMEMBERED_ROWS}") is None
 
 
 def test_looking_for_the_few_does_not_look_at_the_many(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from kit.records import ROWS, Row, build
 from kit.simulated_disk import SimulatedDisk, SimulatedFile
 
 from penstock.log.batch.format import FLAG_CLEANED
+from penstock.log.batch.origin import door_of, origin_flags
 from penstock.log.errors import OffsetOutOfRange
 from penstock.log.partitions import cleaner
 from penstock.log.partitions.cleaner import apply_retention, clean, compact, merge_small_batches
@@ -286,6 +287,20 @@ def test_many_small_batches_become_one() -> None:
     views = read(partition, 0, 1 << 20).views
     assert [len(view) for view in views] == [200, 1]
     assert views[0].header.flags & FLAG_CLEANED
+
+
+def test_merged_records_keep_the_door_that_they_came_in_by() -> None:
+    work = bench()
+    partition = work.open()
+    for door in ("flymq", "flymq", "blipmq", ""):
+        batch = build([Row(b"v")])
+        batch.flags |= origin_flags(door)
+        append_now(partition, batch)
+    roll(partition, Row(b"active"))
+    assert merge_small_batches(partition).segments == 1
+    views = read(partition, 0, 1 << 20).views
+    found = [(door_of(view.flags), len(view)) for view in views]
+    assert found == [("flymq", 2), ("blipmq", 1), ("", 1), ("", 1)]
 
 
 def test_large_batches_are_left_alone() -> None:

@@ -16,6 +16,7 @@ from penstock.log.batch.format import (
     Batch,
     encode_values,
 )
+from penstock.log.batch.origin import door_of, origin_flags
 from penstock.log.batch.view import view_appended
 from penstock.log.errors import OutcomeUnknown
 from penstock.log.partitions.joining import MAX_JOINED_BYTES, joined
@@ -46,6 +47,15 @@ def test_small_batches_become_one_and_each_append_gets_its_own_offset() -> None:
     assert token.count == batch.count == 3 and not batch.flags
     token.complete()
     assert told == [40, 41] and all(part.done for _, part in queue)
+
+
+def test_batches_of_different_doors_stay_apart() -> None:
+    queue = queue_of(*(encode_values([value], 5) for value in (b"a", b"b", b"c", b"d")))
+    for (batch, _), door in zip(queue, ("blipmq", "blipmq", "flymq", ""), strict=True):
+        batch.flags |= origin_flags(door)
+    found = [batch for batch, _ in joined(queue, MAX_JOINED_BYTES)]
+    told = [(door_of(batch.flags), batch.count) for batch in found]
+    assert told == [("blipmq", 2), ("flymq", 1), ("", 1)]
 
 
 def test_an_error_is_that_of_every_append() -> None:

@@ -14,6 +14,7 @@ from kit.transactions import begin, everything, stage, staged_files
 from penstock.log.embedded import EmbeddedEngine
 from penstock.log.engine import Target
 from penstock.log.errors import SequenceGap, TransactionNotOpen
+from penstock.log.metadata.transaction_rows import TransactionTable
 
 TASK = 5
 
@@ -147,6 +148,22 @@ def test_begun_anew_under_the_same_name(engine: EmbeddedEngine) -> None:
         send(engine, 2, "c")
     with pytest.raises(TransactionNotOpen, match="another one"):
         committed(engine, 3)
+
+
+def test_an_end_between_two_looks_is_no_gap(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction is open when it is looked up, and gone when its rows are counted."""
+    send(engine, 0, "a", "b")
+    counted = TransactionTable.sequence_after
+
+    def count_late(rows: TransactionTable, transaction_id: int, task: int) -> int:
+        engine.transactions.abort("q")
+        return counted(rows, transaction_id, task)
+
+    monkeypatch.setattr(TransactionTable, "sequence_after", count_late)
+    with pytest.raises(TransactionNotOpen, match="is unknown"):
+        send(engine, 2, "c")
 
 
 def test_tasks_at_the_same_time(engine: EmbeddedEngine) -> None:

@@ -146,7 +146,7 @@ def stage(store: MetadataStore, id_: int, task: int, number: int = 0, now_us: in
 
 def decide(store: MetadataStore, id_: int, *tasks: int) -> str:
     return store.submit(
-        lambda db: kept.decide_row(db, "q", id_, dict.fromkeys(tasks), 200)
+        lambda db: kept.decide_row(db, "q", id_, dict.fromkeys(tasks), 200, None)
     ).result()
 
 

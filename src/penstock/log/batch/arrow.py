@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.log.batch.format import BatchError
+from penstock.log.batch.origin import door_of
 from penstock.log.batch.view import BatchView
 
 HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -26,6 +27,8 @@ SCHEMA = pa.schema(
     ]
 )
 SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", pa.list_(HEADER_TYPE)))
+# Everything that can be asked for by name. `protocol`: by which door a record came in, where that is known.
+ALL_COLUMNS = SCHEMA_WITH_HEADERS.append(pa.field("protocol", pa.string()))
 
 # As in Kafka: 1 is the time at which the broker appended the record.
 APPEND_TIME = 1
@@ -176,10 +179,16 @@ def _text(names: pa.Array) -> pa.Array:
         return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
 
 
+def _protocols(view: BatchView, buffer: pa.Buffer, count: int) -> pa.Array:
+    door = door_of(view.flags)
+    return _repeated(door, _STRING, count) if door else pa.nulls(count, _STRING)
+
+
 _MAKERS: dict[str, Callable[[BatchView, pa.Buffer, int], pa.Array]] = {
     "key": _keys,
     "value": _values,
     "offset": _offsets,
     "timestamp": _times,
     "headers": _headers,
+    "protocol": _protocols,
 }

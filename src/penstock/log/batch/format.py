@@ -73,7 +73,10 @@ KNOWN_FLAGS_1: Final = 511
 FLAG_NULLS: Final = 512
 # Records of a version 1 batch that were written anew: a keyed one with an empty value is a deletion mark.
 FLAG_EMPTY_DELETES: Final = 1024
-KNOWN_FLAGS: Final = 2047
+# Four bits with the number of the door that the records came in by (origin.py), 0 where it is not known.
+ORIGIN_SHIFT: Final = 11
+ORIGIN_MASK: Final = 15 << ORIGIN_SHIFT
+KNOWN_FLAGS: Final = 2047 | ORIGIN_MASK
 
 # A reader holds one batch whole in memory, and i32 offsets end at 2 GiB: 64 MiB keeps both harmless
 # and still holds four records of the largest default size.

@@ -31,13 +31,13 @@ from penstock.log.metadata.kinds import (
     DeletionRecord,
     TopicRecord,
 )
-from penstock.log.metadata.sorted_names import SortedNames
 from penstock.log.partitions.ends import NOTHING, Ends, KnownEnds
 from penstock.log.partitions.opening import OpenPartition, Partitions
 from penstock.log.partitions.partition import Partition
 from penstock.log.pending import Pending
 from penstock.log.records import ABSENT, PRESENT, DeleteAll, Metadata, Space, prefix_of
 from penstock.log.settings import TopicSettings, check_partitions
+from penstock.log.sorted_names import SortedNames
 from penstock.log.storage.files import FileSystem
 from penstock.log.storage.names import TOPICS_DIRECTORY, check_topic_name, directory_name
 from penstock.turns import GrowingDict

@@ -6,8 +6,9 @@ their last digits only. Some time after the commit the row of such a name become
     orders-copy-0, orders-copy-1, ... orders-copy-86400      ->      stem "orders-copy-", 0 to 86400
 
 Nothing is lost by that: a range holds exactly the names that were committed. A range is as young as its
-youngest name, so that a stream that lives is never forgotten. The functions with a connection are changes
-for SqlStore.submit.
+youngest name, so that a stream that lives is never forgotten. How many rows a write had is remembered for
+the last of a series alone: those that may be repeated. The functions with a connection are changes for
+SqlStore.submit.
 """
 
 import re
@@ -20,6 +21,9 @@ from penstock.log.metadata.sql import SqlStore
 FOLDED_AFTER_US = 3600 * 1_000_000
 # Of one change: the thread that writes the metadata has others to serve.
 FOLDED_AT_ONCE = 500
+
+# Writes of one series whose rows are remembered: Spark keeps 100 batches and may do any of them again.
+REMEMBERED_ROWS = 200
 
 # The longest number at the end, without zeros before it, that fits 64 bits: stem + number is the name.
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,17})", re.DOTALL)
@@ -40,6 +44,24 @@ def in_a_range(source: SqlStore | sqlite3.Connection, name: str) -> bool:
     if isinstance(source, SqlStore):
         return bool(source.query(_IN_A_RANGE, parts))
     return source.execute(_IN_A_RANGE, parts).fetchone() is not None
+
+
+def note_rows(db: sqlite3.Connection, name: str, count: int, now_us: int) -> None:
+    stem, number = split_name(name) or (name, 0)
+    db.execute(
+        "INSERT OR REPLACE INTO committed_rows VALUES (?, ?, ?, ?)", (stem, number, count, now_us)
+    )
+    db.execute(
+        "DELETE FROM committed_rows WHERE stem = ? AND number <= ?",
+        (stem, number - REMEMBERED_ROWS),
+    )
+
+
+def rows_of(metadata: SqlStore, name: str) -> int | None:
+    """As it was told with the commit; None when it was not, or is forgotten."""
+    place = split_name(name) or (name, 0)
+    rows = metadata.query("SELECT count FROM committed_rows WHERE stem = ? AND number = ?", place)
+    return int(rows[0][0]) if rows else None
 
 
 def fold_rows(db: sqlite3.Connection, before_us: int) -> int:
@@ -103,3 +125,4 @@ def forget_rows(db: sqlite3.Connection, before_us: int) -> None:
         "DELETE FROM transactions WHERE state = 'committed' AND updated_us < ?", (before_us,)
     )
     db.execute("DELETE FROM committed_series WHERE updated_us < ?", (before_us,))
+    db.execute("DELETE FROM committed_rows WHERE updated_us < ?", (before_us,))

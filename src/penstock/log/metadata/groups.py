@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.log.errors import UnknownTopic
 from penstock.log.metadata.kinds import OFFSETS, TOPICS, OffsetRecord
-from penstock.log.metadata.sorted_names import SortedNames
 from penstock.log.pending import Pending
 from penstock.log.records import (
     PRESENT,
@@ -21,6 +20,7 @@ from penstock.log.records import (
     prefix_of,
     split_name,
 )
+from penstock.log.sorted_names import SortedNames
 from penstock.log.storage.names import check_group_name
 from penstock.turns import GrowingDict
 
@@ -37,6 +37,8 @@ class GroupOffsets:
         # Of topics that have offsets, or shall get some.
         self._topics = dict(topic_names)
         self._offsets: GrowingDict[str, dict[tuple[str, int], int]] = GrowingDict()
+        # When each group has committed last.
+        self._updated_us: GrowingDict[str, int] = GrowingDict()
         for record in metadata.list(OFFSETS):
             self._put(record)
         self.names = SortedNames(self._offsets)
@@ -69,6 +71,10 @@ class GroupOffsets:
     def __len__(self) -> int:
         return len(self._offsets)
 
+    def updated_us(self, group: str) -> int | None:
+        """When it has committed last; None when there is no such group."""
+        return self._updated_us.get(group)
+
     def of(self, group: str) -> Mapping[tuple[str, int], int]:
         """Offsets by topic and partition; none when there is no such group."""
         offsets = self._offsets.get(group)
@@ -98,7 +104,9 @@ class GroupOffsets:
         topic = self._topics.get(int(topic_id))
         if topic is None:
             return None
-        offset = self._records.decode(record).value.offset
+        value = self._records.decode(record).value
+        offset = value.offset
+        self._updated_us[group] = max(value.updated_us, self._updated_us.get(group) or 0)
         offsets = self._offsets.get(group)
         if offsets is not None:
             offsets[topic, int(partition)] = offset
@@ -115,4 +123,5 @@ class GroupOffsets:
         offsets.pop((topic, int(partition)), None)
         if not offsets:
             self._offsets.pop(group)
+            self._updated_us.pop(group)
             self.names.discard(group)

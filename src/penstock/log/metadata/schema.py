@@ -142,6 +142,22 @@ _RECORDS: Final = (
 # where they are in a file, at `position`.
 _STAGED_CONTENT: Final = ("ALTER TABLE staged ADD COLUMN content BLOB",)
 
+# How many rows the last writes of a series had, told by those who committed them: a write that is repeated
+# under the same name and has another number of rows is another write. And when a transaction was begun; 0
+# in rows that are older than this.
+_COMMITTED_ROWS: Final = (
+    "ALTER TABLE transactions ADD COLUMN begun_us INTEGER NOT NULL DEFAULT 0",
+    """
+    CREATE TABLE committed_rows (
+        stem TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        count INTEGER NOT NULL,
+        updated_us INTEGER NOT NULL,
+        PRIMARY KEY (stem, number)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
 Step = str | Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Final[tuple[tuple[Step, ...], ...]] = (
@@ -151,4 +167,5 @@ MIGRATIONS: Final[tuple[tuple[Step, ...], ...]] = (
     _TRANSACTION_NAMES,
     _RECORDS,
     _STAGED_CONTENT,
+    _COMMITTED_ROWS,
 )

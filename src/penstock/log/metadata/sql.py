@@ -24,7 +24,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from penstock.log.metadata.callbacks import Callbacks, Post
+from penstock.log.callbacks import Callbacks, Post
 from penstock.log.metadata.schema import APPLICATION_ID, MIGRATIONS
 from penstock.log.metadata_errors import (
     MetadataClosed,

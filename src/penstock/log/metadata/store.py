@@ -4,7 +4,6 @@ Changes go through the group commits of sql.py, readers see what is durable, and
 told after the commit, in the order of the versions. Keeps no records in memory.
 """
 
-import logging
 import os
 import shutil
 import sqlite3
@@ -16,6 +15,7 @@ from typing import Final
 import msgspec
 
 from penstock.log.errors import RecordConflict
+from penstock.log.feeds import Feeds, Steps
 from penstock.log.metadata.kinds import KINDS
 from penstock.log.metadata.sql import Change, SqlStore
 from penstock.log.metadata_errors import MetadataDamaged, MetadataTooNew
@@ -43,16 +43,8 @@ _LIST: Final = (
     "SELECT name, value, version FROM records WHERE space = ? AND name >= ? AND name < ?"
     " ORDER BY name LIMIT ?"
 )
-# Steps of a change that watchers are told in one turn of the event loop: a millisecond or two, when memory
-# is cold.
-FED_AT_ONCE: Final = 40
 # Sorts behind every name: UTF-8 has no such byte.
 _BEHIND_ALL: Final = b"\xff"
-
-_logger = logging.getLogger(__name__)
-
-# What was done to the records of one space.
-Steps = list[tuple[str, RecordChange]]
 
 
 class MetadataStore(SqlStore):
@@ -66,7 +58,7 @@ class MetadataStore(SqlStore):
         max_queued: int | None = None,
         make_space: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._watchers: dict[str, tuple[Watcher, ...]] = {}
+        self._feeds = Feeds()
         super().__init__(path, post=post, max_queued=max_queued, make_space=make_space)
 
     def get(self, space: str, name: str) -> Record | None:
@@ -86,37 +78,13 @@ class MetadataStore(SqlStore):
         return self.submit(partial(_apply, edits, steps), partial(self._feed, steps))
 
     def watch(self, space: str, watcher: Watcher) -> None:
-        self._watchers[space] = (*self._watchers.get(space, ()), watcher)
+        self._feeds.watch(space, watcher)
 
     def unwatch(self, space: str, watcher: Watcher) -> None:
-        kept = tuple(one for one in self._watchers.get(space, ()) if one != watcher)
-        self._watchers[space] = kept
+        self._feeds.unwatch(space, watcher)
 
     def _feed(self, steps: Steps, change: Change[int]) -> Iterator[None] | None:
-        if change.error is not None:
-            return None
-        if len(steps) > FED_AT_ONCE:
-            return self._feed_in_parts(steps)
-        self._tell(steps)
-        return None
-
-    def _feed_in_parts(self, steps: Steps) -> Iterator[None]:
-        """Also frees them part by part: 100,000 at once take 8 ms."""
-        steps.reverse()
-        while steps:
-            part = steps[: -FED_AT_ONCE - 1 : -1]
-            del steps[-FED_AT_ONCE:]
-            self._tell(part)
-            yield
-
-    def _tell(self, steps: Steps) -> None:
-        for space in dict.fromkeys(space for space, _ in steps):
-            seen = [step for of_space, step in steps if of_space == space]
-            for watcher in self._watchers.get(space, ()):
-                try:
-                    watcher(seen)
-                except Exception:  # the others must see the change nevertheless
-                    _logger.exception("a watcher of %s failed", space)
+        return self._feeds.tell(steps) if change.error is None else None
 
 
 def _behind(prefix: str) -> object:

@@ -14,7 +14,9 @@ ranges of rows away.
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Any, Final
 
 from penstock.log.engine import Tasks
 from penstock.log.errors import TransactionNotOpen
@@ -29,11 +31,20 @@ PLACE_BITS = 24
 # The position of a batch that stands in its row and in no file.
 IN_METADATA = -1
 
+# The file of a batch that lies in the one which its task has for all partitions.
+SHARED = -1
+
+# What the column `content` has of a batch in a file of its partition alone, little-endian: i64 number of
+# the batch that began the file, then the header of the batch as it was staged. The commit writes other
+# headers into that file; whatever it was doing when it ended, the row tells what was staged.
+_OWN_FILE: Final = Struct("<q")
+
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
     """Where a staged batch lies and where it shall go. `created_us` tells the topic from another one of
-    the same name; 0 when that is not known. `position`: in its file, or IN_METADATA."""
+    the same name; 0 when that is not known. `position`: in its file, or IN_METADATA. `file`: SHARED, or the
+    number of the batch that began a file for its partition alone; then `head` is the header."""
 
     task: int
     number: int
@@ -42,14 +53,36 @@ class StagedBatch:
     position: int
     length: int
     created_us: int = 0
+    file: int = SHARED
+    head: bytes = b""
+
+    def own_file(self) -> bytes | None:
+        """For the column `content`."""
+        return None if self.file == SHARED else _OWN_FILE.pack(self.file) + self.head
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """A transaction that is not committed yet. `updated_us` is its last sign of life."""
+
+    name: str
+    state: str
+    begun_us: int
+    updated_us: int
+    deadline_us: int
+    # By topic, in bytes.
+    staged: dict[str, int]
 
 
 # --- looking at them -----------------------------------------------------------------------------
 
-# Number and end. Positions grow with the numbers.
 _LAST_OF_TASK = (
-    "SELECT number, position + length FROM staged"
-    " WHERE transaction_id = ? AND task = ? ORDER BY number DESC LIMIT 1"
+    "SELECT number FROM staged WHERE transaction_id = ? AND task = ? ORDER BY number DESC LIMIT 1"
+)
+# Positions grow with the numbers.
+_END_OF_SHARED_FILE = (
+    "SELECT position + length FROM staged WHERE transaction_id = ? AND task = ? AND content IS NULL"
+    " ORDER BY number DESC LIMIT 1"
 )
 
 
@@ -84,11 +117,21 @@ def late_at(metadata: SqlStore, now_us: int) -> list[int]:
 def staged_by(metadata: SqlStore, transaction_id: int) -> list[StagedBatch]:
     """In the order in which they become visible."""
     rows = metadata.query(
-        "SELECT task, number, topic, partition, position, length, created_us FROM staged"
+        "SELECT task, number, topic, partition, position, length, created_us,"
+        " CASE WHEN position >= 0 THEN content END FROM staged"
         " WHERE transaction_id = ? ORDER BY task, number",
         (transaction_id,),
     )
-    return [StagedBatch(*row) for row in rows]
+    return [_staged_batch(*row) for row in rows]
+
+
+def _staged_batch(*row: Any) -> StagedBatch:
+    found = StagedBatch(*row[:-1])
+    own_file = row[-1]
+    if own_file is None:
+        return found
+    (file,) = _OWN_FILE.unpack_from(own_file)
+    return replace(found, file=file, head=own_file[_OWN_FILE.size :])
 
 
 def content_of(metadata: SqlStore, transaction_id: int, staged: StagedBatch) -> bytes:
@@ -112,6 +155,37 @@ def usage(metadata: SqlStore, prefix: str) -> tuple[int, int]:
     return rows[0][0], rows[0][1]
 
 
+def open_ones(metadata: SqlStore) -> list[OpenRow]:
+    """By name."""
+    unfinished = "(SELECT id FROM transactions WHERE state IN ('open', 'committing'))"
+    staged: dict[int, dict[str, int]] = {}
+    for transaction_id, topic, size in metadata.query(
+        "SELECT transaction_id, topic, sum(length) FROM staged"
+        f" WHERE transaction_id IN {unfinished} GROUP BY transaction_id, topic",
+        (),
+    ):
+        staged.setdefault(transaction_id, {})[topic] = size
+    rows = metadata.query(
+        "SELECT id, name, state, begun_us, updated_us, deadline_us FROM transactions"
+        " WHERE state IN ('open', 'committing') ORDER BY name",
+        (),
+    )
+    return [
+        OpenRow(name, state, begun_us, updated_us, deadline_us, staged.get(transaction_id, {}))
+        for transaction_id, name, state, begun_us, updated_us, deadline_us in rows
+    ]
+
+
+def oldest_us(metadata: SqlStore) -> int | None:
+    """When the oldest that is not committed was begun."""
+    rows = metadata.query(
+        "SELECT min(begun_us) FROM transactions"
+        " WHERE state IN ('open', 'committing') AND begun_us > 0"
+    )
+    found: int | None = rows[0][0]
+    return found
+
+
 def stages_for(metadata: SqlStore, topic: str) -> bool:
     return bool(metadata.query("SELECT 1 FROM staged WHERE topic = ? LIMIT 1", (topic,)))
 
@@ -121,10 +195,16 @@ def number_of(sequence: int, place: int) -> int:
     return sequence << PLACE_BITS | place
 
 
-def place_after(metadata: SqlStore, transaction_id: int, task: int) -> tuple[int, int]:
-    """The next sequence and position of a task. Not the count: failed writes may leave some out."""
+def sequence_after(metadata: SqlStore, transaction_id: int, task: int) -> int:
+    """The next one of a task. Not the count: failed writes may leave some out."""
     rows = metadata.query(_LAST_OF_TASK, (transaction_id, task))
-    return ((rows[0][0] >> PLACE_BITS) + 1, rows[0][1]) if rows else (0, 0)
+    return (rows[0][0] >> PLACE_BITS) + 1 if rows else 0
+
+
+def place_after(metadata: SqlStore, transaction_id: int, task: int) -> tuple[int, int]:
+    """The next sequence of a task, and the next position in the file that it has for all partitions."""
+    rows = metadata.query(_END_OF_SHARED_FILE, (transaction_id, task))
+    return sequence_after(metadata, transaction_id, task), rows[0][0] if rows else 0
 
 
 # --- changing them -------------------------------------------------------------------------------
@@ -135,9 +215,9 @@ def begin_row(db: sqlite3.Connection, name: str, now_us: int, deadline_us: int) 
     if in_a_range(db, name):
         return 0, "committed"
     db.execute(
-        "INSERT OR IGNORE INTO transactions (name, state, deadline_us, updated_us)"
-        " VALUES (?, 'open', ?, ?)",
-        (name, deadline_us, now_us),
+        "INSERT OR IGNORE INTO transactions (name, state, deadline_us, updated_us, begun_us)"
+        " VALUES (?, 'open', ?, ?, ?)",
+        (name, deadline_us, now_us, now_us),
     )
     db.execute(
         "UPDATE transactions SET deadline_us = ?, updated_us = ? WHERE name = ? AND state = 'open'",
@@ -208,7 +288,7 @@ def stage_row(
     state = _state(db, transaction_id)
     if state != "open":
         raise TransactionNotOpen(name, state)
-    _insert_staged(db, transaction_id, [(one, None) for one in staged])
+    _insert_staged(db, transaction_id, [(one, one.own_file()) for one in staged])
     # The deadline keeps its distance from the last sign of life.
     db.execute(
         "UPDATE transactions SET deadline_us = deadline_us + max(?1 - updated_us, 0),"
@@ -218,7 +298,12 @@ def stage_row(
 
 
 def decide_row(
-    db: sqlite3.Connection, name: str, transaction_id: int, tasks: Tasks, now_us: int
+    db: sqlite3.Connection,
+    name: str,
+    transaction_id: int,
+    tasks: Tasks,
+    now_us: int,
+    rows: int | None,
 ) -> str:
     """The point of no return. Gives the state after it."""
     state = _state(db, transaction_id)
@@ -242,6 +327,8 @@ def decide_row(
         "UPDATE transactions SET state = 'committing', updated_us = ? WHERE id = ?",
         (now_us, transaction_id),
     )
+    if rows is not None:
+        committed_names.note_rows(db, name, rows, now_us)
     return "committing"
 
 
@@ -324,6 +411,9 @@ class TransactionTable:
     def stages_for(self, topic: str) -> bool:
         return stages_for(self._store, topic)
 
+    def sequence_after(self, transaction_id: int, task: int) -> int:
+        return sequence_after(self._store, transaction_id, task)
+
     def place_after(self, transaction_id: int, task: int) -> tuple[int, int]:
         return place_after(self._store, transaction_id, task)
 
@@ -333,10 +423,21 @@ class TransactionTable:
     def stage(self, name: str, transaction_id: int, staged: list[StagedBatch], now_us: int) -> None:
         self._store.submit(lambda db: stage_row(db, name, transaction_id, staged, now_us)).result()
 
-    def decide(self, name: str, transaction_id: int, tasks: Tasks, now_us: int) -> str:
+    def decide(
+        self, name: str, transaction_id: int, tasks: Tasks, now_us: int, rows: int | None
+    ) -> str:
         return self._store.submit(
-            lambda db: decide_row(db, name, transaction_id, tasks, now_us)
+            lambda db: decide_row(db, name, transaction_id, tasks, now_us, rows)
         ).result()
+
+    def rows_of(self, name: str) -> int | None:
+        return committed_names.rows_of(self._store, name)
+
+    def open_ones(self) -> list[OpenRow]:
+        return open_ones(self._store)
+
+    def oldest_us(self) -> int | None:
+        return oldest_us(self._store)
 
     def decide_at_once(
         self, name: str, staged: Sequence[tuple[StagedBatch, bytes]], now_us: int

@@ -17,6 +17,7 @@ from penstock.log.batch.format import (
     FLAG_AT_MOST_ONCE,
     FLAG_CLEANED,
     FLAG_EMPTY_DELETES,
+    ORIGIN_MASK,
     VERSION,
     BatchError,
 )
@@ -45,7 +46,7 @@ SMALL_BATCH_BYTES = 64 * 1024
 # of a record is then bounded, however large the partition is.
 MIN_DIRTY_SHARE = 0.5
 # What a batch says of all its records.
-KEPT_FLAGS = FLAG_AT_MOST_ONCE | FLAG_EMPTY_DELETES
+KEPT_FLAGS = FLAG_AT_MOST_ONCE | FLAG_EMPTY_DELETES | ORIGIN_MASK
 # Keys that one compaction remembers: 16-byte digests in a dictionary, about 130 bytes each, so half a
 # gigabyte at the most. With more keys the oldest part of the log is compacted in this run.
 MAX_KEYS = 4_000_000

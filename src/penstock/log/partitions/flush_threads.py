@@ -30,7 +30,7 @@ class RunningFlush:
         # Made by who waits: most flushes nobody waits for.
         self.event: threading.Event | None = None
 
-    def run(self, post: Post) -> None:
+    def run(self) -> None:
         try:
             self._work()
         except Exception as error:  # whatever it is, nobody knows what is on the disk
@@ -38,6 +38,8 @@ class RunningFlush:
         self.over = True
         if self.event is not None:
             self.event.set()
+
+    def tell(self, post: Post) -> None:
         if self._done is not None:
             post(self._done)
 
@@ -85,8 +87,11 @@ class FlushThreads:
     def _run(self, own: "SimpleQueue[RunningFlush | None]") -> None:
         flush = own.get()
         while flush is not None:
-            flush.run(self._post)
-            flush = self._next(own) or own.get()
+            flush.run()
+            following = self._next(own)
+            # Last of all: the event loop wakes up, and needs Python's global lock.
+            flush.tell(self._post)
+            flush = following or own.get()
 
     def _next(self, own: "SimpleQueue[RunningFlush | None]") -> RunningFlush | None:
         """What waits already; else the thread is idle."""

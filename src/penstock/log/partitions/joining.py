@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.log.batch.format import (
     FLAG_AT_MOST_ONCE,
+    ORIGIN_MASK,
     Batch,
     encode_timed_values,
     encode_values,
@@ -53,7 +54,7 @@ def joined(queue: list[Queued], limit: int) -> list[Queued]:
     size = 0
     for queued in queue:
         batch = queued[0]
-        fits = batch.values is not None and not batch.flags & ~FLAG_AT_MOST_ONCE
+        fits = batch.values is not None and not batch.flags & ~(FLAG_AT_MOST_ONCE | ORIGIN_MASK)
         if some and not (fits and batch.flags == some[0][0].flags and size + batch.size() <= most):
             found.append(_join(some))
             some, size = [], 0

@@ -1,7 +1,7 @@
 """A partition: one log of a topic. Its segments, visibility, rolling by age, trimming, closing.
 
-Appending is in appending.py and loop_appends.py, reading in reader.py, opening in recovery.py, cleaning in
-cleaner.py.
+Appending is in appending.py, loop_appends.py and adopting.py, reading in reader.py, opening in recovery.py,
+cleaning in cleaner.py.
 """
 
 import itertools
@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 
 from penstock.log.batch.encryption import NO_KEYS, Keyring
 from penstock.log.errors import CorruptLog, OffsetOutOfRange, closed_error
+from penstock.log.partitions.adopting import Adopting
 from penstock.log.partitions.cleaning_state import CleaningState
 from penstock.log.partitions.damage_report import DamageReport
 from penstock.log.partitions.flush_threads import FlushThreads
-from penstock.log.partitions.loop_appends import LoopAppends
 from penstock.log.partitions.outcome import Callback, Outcome, deliver
 from penstock.log.partitions.recovery import recover, remove_segment
 from penstock.log.partitions.survey import CHECKPOINT_FILE, START_FILE, write_number
@@ -27,7 +27,7 @@ from penstock.log.storage.salt import Salt, new_salt
 from penstock.log.storage.segment import CutFailed, Segment, key_id_in
 
 
-class Partition(LoopAppends):
+class Partition(Adopting):
     """Thread-safe. Offsets: start <= visible <= next; visible is what readers may see."""
 
     def __init__(
@@ -55,6 +55,8 @@ class Partition(LoopAppends):
         self.salt = found.salt if found.salt.value else Salt(draw_salt())
         self.clock_us = clock_us
         self.hints = ReadHints()
+        # A list of segments, which is never changed but replaced, and the bytes of all but its last.
+        self._added_up: tuple[list[Segment], int] = [], 0
         # What the cleaner knows; read when it comes for the first time.
         self.cleaning: CleaningState | None = None
         self.counters.cut_bytes = found.cut_bytes
@@ -159,7 +161,7 @@ class Partition(LoopAppends):
         """
         with self._segments_lock:
             segments = self.segments
-            at = bisect_right([segment.base_offset for segment in segments], offset) - 1
+            at = bisect_right(segments, offset, key=_base_offset) - 1
             if at < 0:
                 raise OffsetOutOfRange(offset, self.start_offset, self.visible_offset)
             last = at + 1 == len(segments)
@@ -190,6 +192,7 @@ class Partition(LoopAppends):
             at = self.segments.index(old[0])
             kept = [segment for segment in self.segments if segment not in old]
             self.segments = [*kept[:at], new, *kept[at:]]
+        self.cache.drop_window(self.tail)
 
     def key_ids(self) -> set[int]:
         """Of the keys that its records are encrypted with; 0 where some are not."""
@@ -198,8 +201,16 @@ class Partition(LoopAppends):
         return {segment.key_id for segment in written}
 
     def size_bytes(self) -> int:
-        """Bytes of all segment files."""
-        return sum(self.segment_size(segment) for segment in self.segments)
+        """Bytes of all segment files. Those before the last are added up once for each list of them: a
+        partition may have thousands, and the event loop asks."""
+        segments = self.segments
+        if not segments:
+            return 0
+        added, total = self._added_up
+        if added is not segments:
+            total = sum([self.segment_size(segment) for segment in segments[:-1]])
+            self._added_up = segments, total
+        return total + self.segment_size(segments[-1])
 
     def segment_size(self, segment: Segment) -> int:
         if segment.index is not None:
@@ -230,6 +241,7 @@ class Partition(LoopAppends):
     def _remove(self, gone: list[Segment]) -> None:
         with self._segments_lock:
             self.segments = [segment for segment in self.segments if segment not in gone]
+        self.cache.drop_window(self.tail)
         self._sealing.forget(gone)
         self._flushing.forget(gone)
         for segment in gone:
@@ -289,3 +301,7 @@ class Partition(LoopAppends):
             with suppress(OSError):
                 write_number(self.pool.files, path, self.flushed_offset)
         return outcome
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

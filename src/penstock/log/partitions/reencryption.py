@@ -2,11 +2,13 @@
 encryption was turned on or off.
 
 Batches stay as they are; only their bytes are decrypted and sealed anew. Runs in the maintenance
-thread, a segment at a time, and goes on after a restart, because the files themselves tell what is left.
+thread, a segment at a time, no faster than `Pace` allows, and goes on after a restart, because the files
+themselves tell what is left.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.log.batch.encryption import Sealer
 from penstock.log.batch.format import (
@@ -32,6 +34,41 @@ from penstock.log.storage.index import SparseIndex
 from penstock.log.storage.scan import unreadable
 from penstock.log.storage.segment import Segment
 
+# Read and written at most, whatever the disk gives: appends and readers need it too. 100 GiB take an hour.
+MAX_BYTES_PER_S: Final = 32 * 1024 * 1024
+# Between two waits.
+STEP_BYTES: Final = 4 * 1024 * 1024
+# In one round of maintenance: then retention and late transactions have their turn.
+ROUND_BYTES: Final = 30 * MAX_BYTES_PER_S
+
+
+class Stopped(Exception):
+    """The log is being closed: a segment that is half rewritten is given up."""
+
+
+class Pace:
+    """How much may be rewritten now. `wait` waits for so many seconds, and gives True when the log is being
+    closed. One for each round."""
+
+    def __init__(self, wait: Callable[[float], bool]) -> None:
+        self._wait = wait
+        self._unpaced = 0
+        self._left = ROUND_BYTES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rest is left for the next round."""
+        return self._left <= 0
+
+    def spend(self, size: int) -> None:
+        """Raises Stopped."""
+        self._left -= size
+        self._unpaced += size
+        if self._unpaced >= STEP_BYTES:
+            paced, self._unpaced = self._unpaced, 0
+            if self._wait(paced / MAX_BYTES_PER_S):
+                raise Stopped
+
 
 @dataclass(frozen=True, slots=True)
 class Reencrypted:
@@ -46,8 +83,8 @@ def is_stale(partition: Partition) -> bool:
     return not partition.key_ids() <= {partition.wanted_key}
 
 
-def reencrypt(partition: Partition, stopping: Callable[[], bool]) -> Reencrypted:
-    """Rewrites what is stale and sealed; an active segment is ended first.
+def reencrypt(partition: Partition, pace: Pace) -> Reencrypted:
+    """Rewrites what is stale and sealed, as far as the pace allows; an active segment is ended first.
 
     Raises CorruptLog when it met damage for the first time, after it has done the other segments.
     """
@@ -57,12 +94,14 @@ def reencrypt(partition: Partition, stopping: Callable[[], bool]) -> Reencrypted
     segments = size_bytes = 0
     damage: CorruptLog | None = None
     for segment, end_offset in sealed_segments(partition):
-        if stopping():
+        if pace.is_over:
             break
         if segment.key_id == partition.wanted_key:
             continue
         try:
-            new = _rewrite(partition, segment, end_offset)
+            new = _rewrite(partition, segment, end_offset, pace)
+        except Stopped:
+            break
         except CorruptLog as error:
             note_damage(partition, segment, error)
             damage = damage or error
@@ -84,8 +123,9 @@ def _end_active(partition: Partition) -> None:
         partition.wake_early([lambda: deliver(outcome)])
 
 
-def _rewrite(partition: Partition, segment: Segment, end_offset: int) -> Segment | None:
-    """Raises CorruptLog: a damaged segment is never rewritten, and neither is what was tampered with."""
+def _rewrite(partition: Partition, segment: Segment, end_offset: int, pace: Pace) -> Segment | None:
+    """Raises CorruptLog: a damaged segment is never rewritten, and neither is what was tampered with. And
+    Stopped."""
 
     def fill(file: File, sealer: Sealer | None) -> SparseIndex:
         index = SparseIndex(segment.base_offset)
@@ -110,6 +150,7 @@ def _rewrite(partition: Partition, segment: Segment, end_offset: int) -> Segment
                 append_batch(file, index, batch, base, end, end_offset, salt, sealer)
                 expected = end
                 walker.advance(header)
+                pace.spend(header.length)
 
     return replace_sealed(partition, [segment], end_offset, fill)
 

@@ -36,6 +36,7 @@ class AppendToken:
         "count",
         "done",
         "error",
+        "offsets",
         "repeated",
     )
 
@@ -44,11 +45,24 @@ class AppendToken:
         self.base_offset = -1
         self.error: Exception | None = None
         self.done = False
+        # Of each record, where they do not follow one another: another gateway wrote between them.
+        self.offsets: list[int] | None = None
         # The batch was stored before; -1 as base offset then means "too long ago to say where".
         self.repeated = False
         self._callbacks: list[Callable[[AppendToken], None]] | None = None
         self._counted: UndurableBytes | None = None
         self._counted_bytes = 0
+
+    def offset_of(self, number: int) -> int:
+        """Of a record of the batch, counted from 0, once it is stored; of the next one behind the last."""
+        offsets = self.offsets
+        if offsets is None:
+            return self.base_offset + number
+        return offsets[number] if number < len(offsets) else offsets[-1] + 1
+
+    def end_offset(self) -> int:
+        """The one after its last record."""
+        return self.offset_of(self.count - 1) + 1
 
     def count_in(self, undurable: UndurableBytes, size: int) -> None:
         """Counts the bytes of the batch until its append completes."""

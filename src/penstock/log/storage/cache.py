@@ -1,7 +1,8 @@
-"""The newest batches in memory, so that readers at the tail do not touch the disk.
+"""The newest batches in memory, so that readers at the tail do not touch the disk, and what was last read
+from the disk for a reader that goes on, so that it does not touch the disk each time.
 
-Bounded in bytes over all partitions together; the oldest batch goes first. Holds what was written,
-flushed or not: the partition decides what a reader may see.
+Bounded over all partitions together: the newest batches in bytes, the oldest batch goes first; windows of
+the disk in number. Holds what was written, flushed or not: the partition decides what a reader may see.
 """
 
 import threading
@@ -14,12 +15,57 @@ from penstock.log.batch.view import BatchView
 DEFAULT_CACHE_BYTES = 64 * 1024 * 1024
 
 
-class RecentBatches:
-    """The cached tail of one partition: consecutive batches without a gap."""
+# Partitions with a window at the same time, of two MiB at the most (reader.py).
+DEFAULT_WINDOWS = 16
 
-    __slots__ = ("bases", "numbers", "views")
+
+class Window:
+    """Batches that lie one behind the other in a segment, with the buffers that they were read into, of
+    `size` bytes together. `end_offset`: behind the last of them."""
+
+    __slots__ = ("bases", "end_offset", "size", "views")
 
     def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.views: list[BatchView] = []
+        self.end_offset = 0
+        self.size = 0
+
+    def add(self, view: BatchView, end_offset: int) -> None:
+        if not self.views or self.views[-1].buffer is not view.buffer:
+            self.size += len(view.buffer)
+        self.bases.append(view.base_offset)
+        self.views.append(view)
+        self.end_offset = end_offset
+
+    def holds(self, offset: int) -> bool:
+        return bool(self.bases) and self.bases[0] <= offset < self.end_offset
+
+    def read(self, offset: int, end_offset: int, max_bytes: int) -> list[BatchView]:
+        """As BatchCache.read, of a window that holds the offset."""
+        found = []
+        budget = max_bytes
+        for index in range(bisect_right(self.bases, offset) - 1, len(self.bases)):
+            view = self.views[index]
+            if view.base_offset >= end_offset:
+                break
+            found.append(view)
+            budget -= view.payload_bytes(0, view.count)
+            # Compaction leaves gaps: the first may lie before the offset as a whole.
+            if budget <= 0 and len(found) > 1:
+                break
+        return found
+
+
+class RecentBatches:
+    """The cached tail of one partition: consecutive batches without a gap. And a window further back, of
+    the files as they are: `changes` counts how often these were replaced."""
+
+    __slots__ = ("bases", "changes", "numbers", "views", "window")
+
+    def __init__(self) -> None:
+        self.window: Window | None = None
+        self.changes = 0
         self.bases: deque[int] = deque()
         self.views: deque[BatchView] = deque()
         # The places of the batches in the order of the whole cache.
@@ -27,13 +73,18 @@ class RecentBatches:
 
 
 class BatchCache:
-    def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    def __init__(
+        self, max_bytes: int = DEFAULT_CACHE_BYTES, max_windows: int = DEFAULT_WINDOWS
+    ) -> None:
         self.max_bytes = max_bytes
+        self.max_windows = max_windows
         self.used_bytes = 0
         # All batches in the order in which they came, by a number, with their sizes. Not a deque: a
         # deleted partition takes its batches out of the middle.
         self._order: OrderedDict[int, tuple[RecentBatches, int]] = OrderedDict()
         self._next_number = 0
+        # Those that have a window, the one that was read for last at the end.
+        self._with_window: OrderedDict[RecentBatches, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def add(self, tail: RecentBatches, view: BatchView, size: int) -> None:
@@ -60,7 +111,10 @@ class BatchCache:
         """
         with self._lock:
             if not tail.bases or tail.bases[0] > offset:
-                return []
+                window = tail.window
+                if window is None or not window.holds(offset):
+                    return []
+                return window.read(offset, end_offset, max_bytes)
             first = bisect_right(tail.bases, offset) - 1
             found = []
             budget = max_bytes
@@ -75,15 +129,38 @@ class BatchCache:
             return found
 
     def reaches(self, tail: RecentBatches, offset: int) -> bool:
-        """Whether the cache goes back to `offset`."""
+        """Whether `read` gives something for `offset`."""
         with self._lock:
-            bases = tail.bases
-            return bool(bases) and bases[0] <= offset
+            bases, window = tail.bases, tail.window
+            if bases and bases[0] <= offset:
+                return True
+            return window is not None and window.holds(offset)
+
+    def keep_window(self, tail: RecentBatches, window: Window, changes: int) -> None:
+        """`changes`: of the tail, before the files were looked at that the window was read from."""
+        with self._lock:
+            if tail.changes != changes or self.max_windows == 0:
+                return
+            tail.window = window
+            self._with_window[tail] = None
+            self._with_window.move_to_end(tail)
+            if len(self._with_window) > self.max_windows:
+                self._with_window.popitem(last=False)[0].window = None
+
+    def drop_window(self, tail: RecentBatches) -> None:
+        """The files of the partition were replaced: what was read from them is not read again."""
+        with self._lock:
+            tail.changes += 1
+            tail.window = None
+            self._with_window.pop(tail, None)
 
     def drop(self, tails: set[RecentBatches]) -> None:
         """Forgets partitions that were deleted or stopped. Looks at their own batches alone."""
         with self._lock:
             for tail in tails:
+                tail.changes += 1
+                tail.window = None
+                self._with_window.pop(tail, None)
                 for number in tail.numbers:
                     self.used_bytes -= self._order.pop(number)[1]
                 tail.bases.clear()

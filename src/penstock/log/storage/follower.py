@@ -87,7 +87,7 @@ class Follower:
         self._keys = keys
         self.clock_us = clock_us
         self.pool = _Pool(files if files is not None else RealFiles())
-        self.cache = BatchCache(0)
+        self.cache = BatchCache(0, max_windows=0)
         self.tail = RecentBatches()
         self.hints = ReadHints()
         self.missing_head: Damage | None = None

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.log.batch.collector import Collector
 from penstock.log.batch.format import FLAG_CLEANED, BatchError
 from penstock.log.batch.view import BatchView
 from penstock.log.errors import CorruptLog, OffsetOutOfRange
-from penstock.log.storage.cache import BatchCache, RecentBatches
+from penstock.log.storage.cache import BatchCache, RecentBatches, Window
 from penstock.log.storage.files import File, FileSystem
 from penstock.log.storage.hints import ReadHints
 from penstock.log.storage.index import NO_TIME
@@ -24,6 +25,9 @@ MIN_CHUNK_BYTES = 256 * 1024
 # One look at the disk takes at most this much, whatever the caller's limit is. Measured: 22 M records/s to
 # Arrow with 1 MiB, 10 M with 4 MiB, which no longer stays in the CPU's cache between copy and checksum.
 MAX_CHUNK_BYTES = 1024 * 1024
+# What was read stays in memory for a reader that takes less of it and goes on (cache.py), unless large
+# batches made it larger than this: a chunk, and another one that begins with the batch that was cut off.
+MAX_WINDOW_BYTES = 2 * MAX_CHUNK_BYTES
 # One call walks over at most this much of expired or removed records before it answers "nothing yet,
 # go on from here", so that no call takes for ever.
 MAX_SKIPPED_BYTES = 32 * 1024 * 1024
@@ -68,44 +72,6 @@ class ReadResult:
         return sum(len(view) for view in self.views)
 
 
-class _Collector:
-    """Takes views until the byte limit is reached; at least one record."""
-
-    def __init__(self, offset: int, max_bytes: int, now_us: int) -> None:
-        self.views: list[BatchView] = []
-        self.offset = offset
-        self.full = False
-        self._budget = max_bytes
-        self._now_us = now_us
-
-    def take(self, batch: BatchView) -> None:
-        first = batch.row_at(self.offset)
-        if first < batch.count:
-            rows = batch if first == 0 else batch.rows(first, batch.count)
-            for run in rows.live(self._now_us):
-                self._take_run(run)
-                if self.full:
-                    return
-        self.offset = max(self.offset, batch.next_offset())
-
-    def _take_run(self, run: BatchView) -> None:
-        size = run.payload_bytes(run.first_row, run.last_row)
-        if size <= self._budget:
-            self.views.append(run)
-            self._budget -= size
-            return
-        self.full = True
-        rows = run.rows_within(self._budget)
-        if rows == 0 and not self.views:
-            rows = 1
-        if rows:
-            run = run.rows(run.first_row, run.first_row + rows)
-            self.views.append(run)
-            self.offset = run.next_offset()
-        else:
-            self.offset = run.first_offset()
-
-
 def in_memory(partition: Readable, offset: int, end: int | None = None) -> bool:
     """Whether a read at `offset` needs no disk (or has nothing to read). `end` as in `read`."""
     if end is None:
@@ -113,16 +79,24 @@ def in_memory(partition: Readable, offset: int, end: int | None = None) -> bool:
     return offset >= end or partition.cache.reaches(partition.tail, offset)
 
 
-def read(partition: Readable, offset: int, max_bytes: int, end: int | None = None) -> ReadResult:
+def read(
+    partition: Readable,
+    offset: int,
+    max_bytes: int,
+    end: int | None = None,
+    *,
+    memory_only: bool = False,
+) -> ReadResult:
     """Raises OffsetOutOfRange, CorruptLog, or OSError when the disk cannot be read. `end` is where this
-    reader stops, if not at the end of what is visible to all."""
+    reader stops, if not at the end of what is visible to all. `memory_only`: it stops where the disk would
+    have to be read, perhaps with nothing."""
     if end is None:
         end = partition.visible_offset
     if offset > end or offset < partition.start_offset:
         raise OffsetOutOfRange(offset, partition.start_offset, end)
     if partition.missing_head is not None:
         _refuse_known_damage([partition.missing_head], offset)
-    collector = _Collector(offset, max_bytes, partition.clock_us())
+    collector = Collector(offset, max_bytes, partition.clock_us())
     skipped = 0
     while collector.offset < end and not collector.full:
         if skipped > MAX_SKIPPED_BYTES and not collector.views:
@@ -133,6 +107,8 @@ def read(partition: Readable, offset: int, max_bytes: int, end: int | None = Non
             if collector.full:
                 break
         if not cached:
+            if memory_only:
+                break
             try:
                 skipped += _read_from_disk(partition, collector, end, max_bytes)
             except CorruptLog:
@@ -142,23 +118,53 @@ def read(partition: Readable, offset: int, max_bytes: int, end: int | None = Non
     return ReadResult(collector.views, min(collector.offset, end), end)
 
 
-def _read_from_disk(partition: Readable, collector: _Collector, end: int, max_bytes: int) -> int:
+def _read_from_disk(partition: Readable, collector: Collector, end: int, max_bytes: int) -> int:
     """Reads on in the segment that holds the offset; gives the bytes that were walked."""
     chunk_bytes = min(max(max_bytes, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
+    changes = partition.tail.changes
     with partition.open_segment(collector.offset) as (segment, segment_end, file):
         index = segment.loaded_index(partition.pool.files, file)
         _refuse_known_damage(segment.damages, collector.offset)
         start = partition.hints.take(segment, collector.offset)
         if start is None:
             start = index.position_of(collector.offset)
+        before, window = partition.tail.window, Window()
+        goes_on = before is not None and before.end_offset == collector.offset
+        if goes_on:
+            chunk_bytes = MAX_CHUNK_BYTES
         walker = segment.walker(file, start, index.size, chunk_bytes)
         stop = min(end, segment_end)
-        if _take_batches(segment, walker, collector, stop) and collector.offset < stop:
+        if _take_batches(segment, walker, collector, stop, window) and collector.offset < stop:
             raise CorruptLog(
                 segment.path, walker.position, "records are missing", collector.offset, stop
             )
         partition.hints.put(segment, collector.offset, walker.position)
-        return walker.position - start
+        walked = walker.position - start
+        if partition.cache.max_windows:
+            if goes_on:
+                _fill_window(window, walker, stop)
+                partition.hints.put(segment, window.end_offset, walker.position)
+            if window.bases and window.size <= MAX_WINDOW_BYTES and not segment.key_id:
+                partition.cache.keep_window(partition.tail, window, changes)
+        return walked
+
+
+def _fill_window(window: Window, walker: Walker, stop: int) -> None:
+    """Adds the batches up to `stop` that were read and that nobody has asked for yet. Whatever is wrong
+    with one is found, and told, by who asks for it."""
+    while walker.holds_next():
+        try:
+            header = walker.check()
+            if header is None or header.base_offset >= stop:
+                break
+            if window.bases and header.base_offset > window.end_offset:
+                break
+            # The last one may be in it, because its records were not all taken.
+            if not window.bases or header.base_offset == window.end_offset:
+                window.add(walker.view(header), end_of(walker, header))
+        except BatchError:
+            break
+        walker.advance(header)
 
 
 def _refuse_known_damage(damages: list[Damage], offset: int) -> None:
@@ -173,8 +179,10 @@ def _refuse_known_damage(damages: list[Damage], offset: int) -> None:
             )
 
 
-def _take_batches(segment: Segment, walker: Walker, collector: _Collector, end: int) -> bool:
-    """Collects batches up to `end`. True when it came to the end of the segment."""
+def _take_batches(
+    segment: Segment, walker: Walker, collector: Collector, end: int, window: Window
+) -> bool:
+    """Collects batches up to `end`, in the window as well. True when it came to the end of the segment."""
     walked = 0
     while collector.offset < end and not collector.full:
         try:
@@ -194,14 +202,17 @@ def _take_batches(segment: Segment, walker: Walker, collector: _Collector, end: 
             )
         if header.base_offset >= end:
             return False
-        if end_of(walker, header) > collector.offset:
+        batch_end = end_of(walker, header)
+        if batch_end > collector.offset:
             try:
-                collector.take(walker.view(header))
+                view = walker.view(header)
+                collector.take(view)
             except BatchError as error:
                 end_offset = header.base_offset + header.count
                 raise unreadable(
                     segment.path, walker.position, error, header.base_offset, end_offset
                 ) from None
+            window.add(view, batch_end)
             if collector.full:
                 return False
         walker.advance(header)
@@ -212,7 +223,7 @@ def _take_batches(segment: Segment, walker: Walker, collector: _Collector, end: 
 
 
 def _step_over(
-    segment: Segment, walker: Walker, collector: _Collector, reason: str, end: int
+    segment: Segment, walker: Walker, collector: Collector, reason: str, end: int
 ) -> None:
     """Goes on behind damage that lies before the wanted offset; raises when it holds that offset."""
     position = walker.position

@@ -76,6 +76,17 @@ class Walker:
             inside = 0
         return inside
 
+    def holds_next(self) -> bool:
+        """Whether the next batch was read already, as a whole."""
+        inside = self.position - self._window_at
+        left = len(self._window) - inside
+        if left < HEADER_SIZE:
+            return False
+        try:
+            return parse_header(self._window, inside).length <= left
+        except BatchError:
+            return False
+
     def check(self) -> BatchHeader | None:
         """The batch at the position, its checksum verified; None at the end. Raises BatchError."""
         if self.position >= self.end:

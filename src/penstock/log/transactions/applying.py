@@ -1,7 +1,8 @@
-"""A transaction after its decision: its batches are appended, flushed, and shown together.
+"""A transaction after its decision: its batches get into the log, are flushed, and are shown together.
 
-Everything here can be repeated at will, by this process or the next one: the batches are those of an
-idempotent producer. Until all of them are durable the partitions that were touched show nothing new;
+Large files that were staged for one partition become segments of it as they are; the rest is appended
+(steps.py). Everything here can be repeated at will, by this process or the next one: the batches are those
+of an idempotent producer. Until all of them are durable the partitions that were touched show nothing new;
 appends of others to them are stored, and shown with the rest. What fails is tried again, soon at first.
 
     decided --all appended--> committed
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.log.batch.format import FLAG_PRODUCER, Batch, BatchHeader
+from penstock.log.batch.format import Batch
 from penstock.log.errors import (
     CommitWaits,
     LogClosed,
@@ -33,16 +34,17 @@ from penstock.log.errors import (
 from penstock.log.metadata.catalogue import Catalogue
 from penstock.log.metadata.transaction_rows import StagedBatch, TransactionTable
 from penstock.log.metadata_errors import MetadataError
+from penstock.log.partitions.adopting import StagedFile
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.partitions.outcome import Outcome, deliver
 from penstock.log.partitions.partition import Partition
 from penstock.log.partitions.producers import TRANSACTION_BIT
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.pending import Pending
-from penstock.log.storage.files import FileSystem
-from penstock.log.storage.segment import Segment
+from penstock.log.transactions.first_batch import first_of_producer
 from penstock.log.transactions.retries import Retries
 from penstock.log.transactions.staging import GIVE_UP_FILE, Staging
+from penstock.log.transactions.steps import Step, plan
 
 # Unwritten appends of one commit: a few flushes of a partition (GROUP_BYTES), so that the disk is never
 # idle, and far below what a partition may queue, so that others are not refused.
@@ -55,19 +57,10 @@ Post = Callable[[Callable[[], None]], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """A staged batch, its number as that of a producer in its partition, and the partition."""
-
-    entry: StagedBatch
-    sequence: int
-    target: Partition
-
-
-@dataclass(frozen=True, slots=True)
 class _Sent:
     """An append on its way."""
 
-    step: _Step
+    step: Step
     token: AppendToken
 
 
@@ -169,7 +162,7 @@ class Applier:
                 else:
                     if not checked:
                         steps = self._readable(transaction_id, steps, held)
-                    self._append(transaction_id, steps, held)
+                    self._put_all(transaction_id, steps, held)
                 self._flush(held)
                 self._finish(transaction_id, held, waits=batches is None)
             except Exception as error:
@@ -243,7 +236,7 @@ class Applier:
         except (UnknownTopic, UnknownPartition):
             return None
 
-    def _steps(self, transaction_id: int) -> list[_Step]:
+    def _steps(self, transaction_id: int) -> list[Step]:
         """What is not in the log yet. What is there needs no staged file any more."""
         producer_id = TRANSACTION_BIT | transaction_id
         numbers: dict[tuple[str, int], int] = {}
@@ -262,7 +255,7 @@ class Applier:
                 last = target.last_sequence(producer_id)
                 stored[target] = -1 if last is None else last
             if sequence > stored[target]:
-                steps.append(_Step(entry, sequence, target))
+                steps.append(Step(entry, sequence, target))
         return steps
 
     def _check_turn(
@@ -281,9 +274,7 @@ class Applier:
             ):
                 raise CommitWaits(other_id)
 
-    def _readable(
-        self, transaction_id: int, steps: list[_Step], held: set[Partition]
-    ) -> list[_Step]:
+    def _readable(self, transaction_id: int, steps: list[Step], held: set[Partition]) -> list[Step]:
         """All of them, or StagingDamaged; after a give-up those that can be read."""
         damaged = self._staging.damaged(transaction_id, [step.entry for step in steps])
         if not damaged:
@@ -317,10 +308,54 @@ class Applier:
             target = self._target(entry)
             if target is None or target in held or target.last_sequence(producer_id) is None:
                 continue
-            target.hold(transaction_id, at=_first_of_producer(target, producer_id))
+            target.hold(transaction_id, at=first_of_producer(target, producer_id))
             held.add(target)
 
-    def _append(self, transaction_id: int, steps: Sequence[_Step], held: set[Partition]) -> None:
+    def _put_all(self, transaction_id: int, steps: Sequence[Step], held: set[Partition]) -> None:
+        todo = plan(steps)
+        for run in todo.runs:
+            if not run.whole or not self._adopt(transaction_id, run.steps, held):
+                self._append(transaction_id, run.steps, held)
+        self._append(transaction_id, todo.appended, held)
+
+    def _adopt(self, transaction_id: int, steps: Sequence[Step], held: set[Partition]) -> bool:
+        """Makes a file with all of these a segment of their partition. False where that cannot be."""
+        first = steps[0]
+        target = first.target
+        path = self._staging.take(transaction_id, first.entry)
+        if path is None:
+            return False
+        self._hold(transaction_id, first, held)
+        file = StagedFile(
+            path,
+            [step.entry.head for step in steps],
+            TRANSACTION_BIT | transaction_id,
+            first.sequence,
+        )
+        outcome = Outcome()
+        try:
+            adopted = target.adopt(file, outcome)
+        except (LogClosed, UnknownTopic):
+            if self._target(first.entry) is target:
+                raise
+            return True  # the topic was deleted meanwhile: its records have nowhere to go
+        finally:
+            self._deliver(outcome)
+        if adopted and not self._inline:
+            self._commit.submit(target)  # seals the segment before it
+        return adopted
+
+    def _hold(self, transaction_id: int, step: Step, held: set[Partition]) -> None:
+        target = step.target
+        if target in held:
+            return
+        target.hold(transaction_id, self._over.pop(target, ()))
+        held.add(target)
+        topic = self._catalogue.find(step.entry.topic)
+        if topic is not None:
+            self._catalogue.note_records(topic)
+
+    def _append(self, transaction_id: int, steps: Sequence[Step], held: set[Partition]) -> None:
         entries = [step.entry for step in steps]
         # Closed here, and not when the memory is tidied up, by whatever thread.
         with closing(self._staging.read(transaction_id, entries)) as batches:
@@ -329,7 +364,7 @@ class Applier:
     def _append_all(
         self,
         transaction_id: int,
-        steps: Sequence[_Step],
+        steps: Sequence[Step],
         batches: Iterator[Batch],
         held: set[Partition],
     ) -> None:
@@ -338,12 +373,7 @@ class Applier:
         sent_bytes = 0
         for step, batch in zip(steps, batches, strict=True):
             target, length = step.target, step.entry.length
-            if target not in held:
-                target.hold(transaction_id, self._over.pop(target, ()))
-                held.add(target)
-                topic = self._catalogue.find(step.entry.topic)
-                if topic is not None:
-                    self._catalogue.note_records(topic)
+            self._hold(transaction_id, step, held)
             if step.sequence and target in firsts:
                 # Behind a first one that is refused no other is taken: nothing is sent in vain.
                 self._wait(firsts.pop(target))
@@ -420,29 +450,3 @@ def check_topic(catalogue: Catalogue, entry: StagedBatch) -> None:
     # What an older version has staged does not tell.
     if entry.created_us and entry.created_us != created_us:
         raise TopicReplaced(entry.topic)
-
-
-def _first_of_producer(partition: Partition, producer_id: int) -> int | None:
-    """Where the first batch of a producer lies that can be read. Goes backwards, by segments."""
-    first = None
-    for segment in reversed(partition.segments):
-        found = _first_in_segment(partition.pool.files, segment, producer_id)
-        if found is not None:
-            first = found.base_offset
-            if found.sequence == 0:
-                break
-    return first
-
-
-def _first_in_segment(files: FileSystem, segment: Segment, producer_id: int) -> BatchHeader | None:
-    file = files.open(segment.path)
-    try:
-        for found in segment.scan(file, file.size()):
-            header = found.header
-            if header is None or not header.flags & FLAG_PRODUCER:
-                continue
-            if header.producer_id == producer_id:
-                return header
-    finally:
-        file.close()
-    return None

@@ -13,12 +13,11 @@ wins, and the other one fails. The calls wait for the disk: run them in a thread
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.log.batch.format import HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.batch.record_limit import check_record_sizes
-from penstock.log.engine import Target, Tasks, TransactionUsage
+from penstock.log.engine import OpenTransactionInfo, Target, Tasks, TransactionUsage
 from penstock.log.errors import (
     CommitUnfinished,
     DecisionUnknown,
@@ -40,6 +39,7 @@ from penstock.log.metadata_errors import MetadataError, MetadataWriteFailed
 from penstock.log.partitions.commit import GroupCommit
 from penstock.log.storage.reserve import Reserve
 from penstock.log.transactions.applying import Applier, Post, check_topic
+from penstock.log.transactions.places import Places
 from penstock.log.transactions.staging import Staging
 
 # A committed name is remembered this long: far longer than any client repeats a commit, and than a stream
@@ -69,9 +69,7 @@ class Transactions:
         self._catalogue = catalogue
         self._reserve = reserve
         self._clock_us = clock_us
-        self._lock = threading.Lock()
-        # Where the next group of a task goes: its sequence and its place in the file.
-        self._tasks: dict[tuple[int, int], tuple[int, int]] = {}
+        self._places = Places(rows, catalogue, staging)
         self._applier = Applier(
             staging, rows, catalogue, commit, clock_us, post, self._drop_staging
         )
@@ -145,8 +143,9 @@ class Transactions:
         self._reserve.check(f"transaction {name!r}")
         repeated = 0
         if sequence is not None:
-            following, _ = self._rows.place_after(transaction_id, task)
+            following = self._rows.sequence_after(transaction_id, task)
             if sequence > following:
+                self._open_id(name)  # an end takes the rows away: then that is the reason
                 raise StagingGap(name, task, sequence, following)
             repeated = min(following - sequence, len(groups))
             sequence += repeated
@@ -162,14 +161,14 @@ class Transactions:
         groups: Sequence[Sequence[Target]],
         sequence: int | None,
     ) -> None:
-        entries = self._place(transaction_id, task, groups, sequence)
+        entries = self._places.take(transaction_id, task, groups, sequence)
         batches = [batch for group in groups for _, _, batch in group]
         now_us = self._clock_us()
         try:
             try:
                 self._staging.write(transaction_id, entries, batches)
             except OSError:
-                self._open_id(name)  # an abort takes the files away: then that is the reason
+                self._open_id(name)  # an end takes the files away: then that is the reason
                 raise
             self._rows.stage(name, transaction_id, entries, now_us)
         except TransactionNotOpen as error:
@@ -178,12 +177,15 @@ class Transactions:
             if error.state != "committing":
                 self._drop_staging(transaction_id)
             raise
+        except Exception:
+            self._places.write_failed(transaction_id, task)
+            raise
 
-    def commit(self, name: str, tasks: Iterable[int] | Tasks) -> None:
+    def commit(self, name: str, tasks: Iterable[int] | Tasks, rows: int | None = None) -> None:
         """Everything that these tasks staged becomes visible at once. Repeating it changes nothing.
 
         With the number of groups of each task, TransactionNotOpen also when some of them are not
-        there: the transaction was given up and begun anew since.
+        there: the transaction was given up and begun anew since. `rows` is remembered with the name.
         Raises TransactionNotOpen; UnknownTopic, UnknownPartition or StagingDamaged when something
         could not become visible: then it is still open, or for damage given up or to be repaired.
         CommitUnfinished when it is decided and is finished later; DecisionUnknown when not even that
@@ -199,7 +201,7 @@ class Transactions:
         if checked:
             self._check_staged(name, transaction_id, chosen)
             try:
-                state = self._rows.decide(name, transaction_id, chosen, now_us)
+                state = self._rows.decide(name, transaction_id, chosen, now_us, rows)
             except (MetadataWriteFailed, TimeoutError) as error:
                 # Not written as far as this process sees; a crash may bring it to light.
                 raise DecisionUnknown(_reason(error)) from error
@@ -217,7 +219,7 @@ class Transactions:
             self.check(topic, partition, batch)
             created_us = self._catalogue.get(topic).info.created_us
             number = number_of(0, place)
-            size = self._staged_bytes(topic, batch)
+            size = self._places.staged_bytes(topic, batch)
             entries.append(StagedBatch(0, number, topic, partition, IN_METADATA, size, created_us))
         if batches:
             self._reserve.check(f"transaction {name!r}")
@@ -271,6 +273,23 @@ class Transactions:
         found = self._rows.find(name)
         return found[1] if found is not None else "unknown"
 
+    def rows_of(self, name: str) -> int | None:
+        """How many a committed one has, if its commit has told."""
+        return self._rows.rows_of(name)
+
+    def unfinished_ones(self) -> list[OpenTransactionInfo]:
+        return [
+            OpenTransactionInfo(
+                one.name, one.state, one.begun_us, one.updated_us, one.deadline_us, one.staged
+            )
+            for one in self._rows.open_ones()
+        ]
+
+    def oldest_age_us(self) -> int:
+        """Of those that are not committed; 0 when there is none."""
+        begun_us = self._rows.oldest_us()
+        return 0 if begun_us is None else max(0, self._clock_us() - begun_us)
+
     def stages_for(self, topic: str) -> bool:
         """Whether something is staged for the topic."""
         return self._rows.stages_for(topic)
@@ -302,37 +321,6 @@ class Transactions:
             raise TransactionNotOpen(name, found[1] if found is not None else "unknown")
         return found[0]
 
-    def _place(
-        self,
-        transaction_id: int,
-        task: int,
-        groups: Sequence[Sequence[Target]],
-        sequence: int | None,
-    ) -> list[StagedBatch]:
-        """Positions are not used twice, not even those of a write that failed."""
-        with self._lock:
-            known = self._tasks.get((transaction_id, task))
-            following, position = known or self._rows.place_after(transaction_id, task)
-            if sequence is not None:
-                following = sequence  # a write that failed has left no number out
-            entries = []
-            for group in groups:
-                for place, (topic, partition, batch) in enumerate(group):
-                    number = number_of(following, place)
-                    size = self._staged_bytes(topic, batch)
-                    created_us = self._catalogue.get(topic).info.created_us
-                    entries.append(
-                        StagedBatch(task, number, topic, partition, position, size, created_us)
-                    )
-                    position += size
-                following += 1
-            self._tasks[transaction_id, task] = following, position
-        return entries
-
-    def _staged_bytes(self, topic: str, batch: Batch) -> int:
-        encrypted = self._catalogue.get(topic).info.settings.encryption
-        return self._staging.staged_bytes(batch, encrypted=encrypted)
-
     def _check_staged(self, name: str, transaction_id: int, tasks: Tasks) -> None:
         """Before the point of no return: all of it is readable and has somewhere to go."""
         chosen = [entry for entry in self._rows.staged_by(transaction_id) if entry.task in tasks]
@@ -355,9 +343,7 @@ class Transactions:
         return state
 
     def _drop_staging(self, transaction_id: int) -> None:
-        with self._lock:
-            for key in [key for key in self._tasks if key[0] == transaction_id]:
-                del self._tasks[key]
+        self._places.forget(transaction_id)
         try:
             self._staging.remove(transaction_id)
         except OSError as error:

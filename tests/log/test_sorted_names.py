@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.log.metadata.sorted_names import SortedNames
+from penstock.log.sorted_names import SortedNames
 
 
 def test_pages_are_in_order_and_meet_no_name_twice() -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from penstock.log.metadata.callbacks import CALLBACKS_PER_TURN, Callbacks
+from penstock.log.callbacks import CALLBACKS_PER_TURN, Callbacks
 from penstock.turns import TURN_S
 
 

@@ -1,0 +1,325 @@
+"""Groups: their committed offsets are Kafka's, followed in its topic of offsets and committed by its own
+calls.
+
+A thread reads `__consumer_offsets` from the beginning and follows it, so every gateway knows every
+commit, whoever made it, Kafka's tools too. Commits of one group that wait are joined into one call. Kafka
+refuses a commit from outside while a group has members of its own protocol: that is one clear error.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.kafka.clients import Clients
+from penstock.kafka.cluster import Cluster, KafkaAway, KafkaRefused, KafkaTrouble, Place, trouble_of
+from penstock.kafka.names import from_kafka, is_own, to_kafka
+from penstock.kafka.offsets_topic import OFFSETS_TOPIC, Committed, decode
+from penstock.log.errors import GroupInUse, InvalidGroupName, LogClosed, LogError
+from penstock.log.pending import Pending
+from penstock.log.sorted_names import SortedNames
+from penstock.names import flaw
+
+# One look for new records of the topic.
+FOLLOW_S: Final = 0.1
+TAKEN_AT_ONCE: Final = 5_000
+# How long until the topic of offsets is looked for again: Kafka makes it with the first group.
+ABSENT_S: Final = 1.0
+# More than are deleted in the moments until their last commits are read.
+FORGOTTEN_KEPT: Final = 1_000
+# How long a broker may take to hear of a new topic.
+NEW_TOPIC_S: Final = 3.0
+NEW_TOPIC_PAUSE_S: Final = 0.02
+
+
+class GroupHasMembers(GroupInUse):
+    """Kafka takes commits of such a group from its members alone."""
+
+    group: str
+    reason: str
+
+    line = (
+        "group {group!r} has members that read by Kafka's own protocol ({reason}): let one of them "
+        "commit, or stop them first"
+    )
+
+
+class _Waiting:
+    """Commits of one group that wait while another call is under way."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[Place, int] = {}
+        self.pending: list[Pending[object]] = []
+        self.running = False
+
+
+class KafkaGroups:
+    """Called from the event loop; what the threads find out comes there, through `post`."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        cluster: Cluster,
+        executor: Executor,
+        post: Callable[[Callable[[], None]], object],
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._clock_us = clock_us
+        self._clients = clients
+        self._cluster = cluster
+        self._executor = executor
+        self._post = post
+        self._offsets: dict[str, dict[Place, int]] = {}
+        self._updated_us: dict[str, int] = {}
+        # When topics went that were deleted lately, by their names in Kafka.
+        self._forgotten_us: dict[str, int] = {}
+        self._names = SortedNames()
+        self._waiting: dict[str, _Waiting] = {}
+        self._closing = threading.Event()
+        self._loaded = threading.Event()
+        self.error: str | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-kafka-groups", daemon=True)
+        self._thread.start()
+
+    def wait_until_loaded(self, timeout_s: float) -> None:
+        """All commits that were there at the start are known. Raises KafkaTrouble."""
+        if not self._loaded.wait(timeout_s) or self.error is not None:
+            reason = self.error or self._clients.trouble.last or "no answer"
+            raise KafkaAway(f"read {OFFSETS_TOPIC}", reason, KafkaError._TIMED_OUT)
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def of(self, group: str) -> Mapping[tuple[str, int], int]:
+        """By the names of Penstock."""
+        found = self._offsets.get(group, {})
+        return {(from_kafka(name), number): offset for (name, number), offset in found.items()}
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        found = self._offsets.get(group)
+        return None if found is None else found.get((to_kafka(topic), partition))
+
+    def names(self, after: str | None, limit: int) -> list[str]:
+        return self._names.page(after, limit)
+
+    def all(self) -> dict[str, dict[tuple[str, int], int]]:
+        return {group: dict(self.of(group)) for group in self._offsets}
+
+    def updated_us(self, group: str) -> int | None:
+        return self._updated_us.get(group)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> Pending[object]:
+        """Raises InvalidGroupName for a new group."""
+        if group not in self._offsets and (reason := flaw(group)) is not None:
+            raise InvalidGroupName(group, reason)
+        if self._closing.is_set():
+            raise LogClosed
+        pending: Pending[object] = Pending()
+        waiting = self._waiting.setdefault(group, _Waiting())
+        waiting.offsets[to_kafka(topic), partition] = offset
+        waiting.pending.append(pending)
+        if not waiting.running:
+            self._send(group, waiting)
+        return pending
+
+    def _send(self, group: str, waiting: _Waiting) -> None:
+        waiting.running = True
+        offsets, waiting.offsets = waiting.offsets, {}
+        pending, waiting.pending = waiting.pending, []
+
+        def work() -> None:
+            error = self._try(lambda: self._commit(group, offsets), group)
+            self._post(lambda: self._sent(group, waiting, offsets, pending, error))
+
+        self._executor.submit(work)
+
+    def _commit(self, group: str, offsets: dict[Place, int]) -> None:
+        """A topic that was just made is not known to every broker at once."""
+        until_s = time.monotonic() + NEW_TOPIC_S
+        while True:
+            try:
+                self._cluster.commit(group, offsets)
+                return
+            except KafkaRefused as error:
+                unknown = error.code == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not unknown or time.monotonic() >= until_s or self._closing.is_set():
+                    raise
+            self._closing.wait(NEW_TOPIC_PAUSE_S)
+
+    def _sent(
+        self,
+        group: str,
+        waiting: _Waiting,
+        offsets: dict[Place, int],
+        pending: list[Pending[object]],
+        error: LogError | None,
+    ) -> None:
+        if error is None:
+            for place, offset in offsets.items():
+                self._put(group, place, offset, self._clock_us())
+        for one in pending:
+            one.settle(None, error)
+        if waiting.pending and not self._closing.is_set():
+            self._send(group, waiting)
+        else:
+            for one in waiting.pending:
+                one.settle(None, LogClosed())
+            waiting.running = False
+            self._waiting.pop(group, None)
+
+    def _try(self, call: Callable[[], None], group: str) -> LogError | None:
+        try:
+            call()
+        except KafkaTrouble as error:
+            if error.code in (
+                KafkaError.UNKNOWN_MEMBER_ID,
+                KafkaError.NON_EMPTY_GROUP,
+                KafkaError.ILLEGAL_GENERATION,
+            ):
+                return GroupHasMembers(group, error.reason)
+            return error
+        return None
+
+    def delete(self, group: str, topic: str | None) -> Pending[object]:
+        """Kafka deletes whole groups: offsets on other topics are committed again behind it."""
+        if self._closing.is_set():
+            raise LogClosed
+        pending: Pending[object] = Pending()
+        known = dict(self._offsets.get(group, {}))
+        kafka_name = None if topic is None else to_kafka(topic)
+        left = {place: at for place, at in known.items() if kafka_name not in (None, place[0])}
+
+        def delete() -> None:
+            try:
+                self._cluster.delete_group(group)
+            except KafkaRefused as error:
+                if error.code != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+            if left:
+                self._cluster.commit(group, left)
+
+        def work() -> None:
+            error = self._try(delete, group)
+            self._post(lambda: self._deleted(group, known.keys() - left.keys(), pending, error))
+
+        self._executor.submit(work)
+        return pending
+
+    def _deleted(
+        self,
+        group: str,
+        places: set[Place],
+        pending: Pending[object],
+        error: LogError | None,
+    ) -> None:
+        if error is None:
+            for place in places:
+                self._take_away(group, place)
+        pending.settle(None, error)
+
+    # --- following --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        consumer: Consumer | None = None
+        while not self._closing.is_set():
+            try:
+                if consumer is None:
+                    consumer = self._begin()
+                    if consumer is None:
+                        self._loaded.set()  # there was never a commit
+                        self._closing.wait(ABSENT_S)
+                        continue
+                messages = consumer.consume(TAKEN_AT_ONCE, FOLLOW_S)
+                self._take(messages)
+            except KafkaException as error:
+                self.error = trouble_of(f"read {OFFSETS_TOPIC}", error).reason
+                self._closing.wait(ABSENT_S)
+        if consumer is not None:
+            consumer.close()
+
+    def _begin(self) -> Consumer | None:
+        consumer = self._clients.consumer(
+            enable_partition_eof=True, auto_offset_reset="earliest", group_id="_penstock.offsets"
+        )
+        found = consumer.list_topics(OFFSETS_TOPIC, timeout=self._clients.options.reach_s)
+        topic = found.topics.get(OFFSETS_TOPIC)
+        if topic is None or topic.error is not None or not topic.partitions:
+            consumer.close()
+            return None
+        self._behind = set(topic.partitions)
+        consumer.assign([TopicPartition(OFFSETS_TOPIC, one, 0) for one in topic.partitions])
+        return consumer
+
+    def _take(self, messages: list[Message]) -> None:
+        news: list[Committed] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                found = decode(message.key(), message.value())
+                if found is not None and not is_own(found.topic):
+                    news.append(found)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._behind.discard(message.partition() or 0)
+            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                self.error = error.str()
+                self._loaded.set()
+        if news:
+            self._post(lambda: self._follow(news))
+        if not self._behind and not self._loaded.is_set():
+            self._post(self._loaded.set)
+            self._loaded.set()
+
+    def _follow(self, news: list[Committed]) -> None:
+        for one in news:
+            place = (one.topic, one.partition)
+            if one.offset is None:
+                self._take_away(one.group, place)
+            elif place in self._waiting.get(one.group, _Waiting()).offsets:
+                continue  # a newer one is under way
+            elif one.time_ms * 1000 <= self._forgotten_us.get(one.topic, 0):
+                continue  # of a topic that was deleted since
+            else:
+                self._put(one.group, place, one.offset, one.time_ms * 1000)
+
+    def _put(self, group: str, place: Place, offset: int, time_us: int) -> None:
+        offsets = self._offsets.get(group)
+        if offsets is None:
+            offsets = self._offsets[group] = {}
+            self._names.add(group)
+        offsets[place] = offset
+        self._updated_us[group] = max(time_us, self._updated_us.get(group, 0))
+
+    def _take_away(self, group: str, place: Place) -> None:
+        offsets = self._offsets.get(group)
+        if offsets is None:
+            return
+        offsets.pop(place, None)
+        if not offsets:
+            del self._offsets[group]
+            self._updated_us.pop(group, None)
+            self._names.discard(group)
+
+    def forget_topic(self, kafka_name: str) -> None:
+        """Kafka forgets the offsets of a deleted topic a little later, and what was committed before is
+        perhaps not read yet."""
+        self._forgotten_us[kafka_name] = self._clock_us()
+        while len(self._forgotten_us) > FORGOTTEN_KEPT:
+            del self._forgotten_us[next(iter(self._forgotten_us))]
+        for group in [
+            name
+            for name, found in self._offsets.items()
+            if any(kafka_name == one for one, _ in found)
+        ]:
+            for place in [one for one in self._offsets[group] if one[0] == kafka_name]:
+                self._take_away(group, place)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()

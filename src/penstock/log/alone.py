@@ -1,0 +1,45 @@
+"""What an engine on one machine is as a cluster: one node, which keeps every partition."""
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.log.engine import ClusterView, Node, TopicInfo
+from penstock.log.errors import UnknownTopic
+from penstock.log.pending import Pending
+
+ENGINE: Final = "embedded"
+CLUSTER_ID: Final = "standalone"
+NODE_ID: Final = "n1"
+
+
+class Alone:
+    """What such an engine says where others would have to ask. `topic` and `offsets` are the engine's."""
+
+    def __init__(
+        self,
+        topic: Callable[[str], TopicInfo | None],
+        offsets: Callable[[str, int], tuple[int, int]],
+    ) -> None:
+        self._topic = topic
+        self._offsets = offsets
+        self._node = Node(NODE_ID, "")
+
+    def announce(self, address: str, flight: str) -> None:
+        self._node = Node(NODE_ID, address, flight=flight)
+
+    def cluster(self) -> ClusterView:
+        return ClusterView(ENGINE, CLUSTER_ID, NODE_ID, (self._node,))
+
+    def fresh_offsets(self, topic: str, partition: int) -> Pending[tuple[int, int]]:
+        known: Pending[tuple[int, int]] = Pending()
+        known.settle(self._offsets(topic, partition), None)
+        return known
+
+    def take_duty(self, name: str, gained: Callable[[], None], lost: Callable[[str], None]) -> None:
+        gained()
+
+    def replicas(self, topic: str) -> list[tuple[list[str], list[str]]]:
+        found = self._topic(topic)
+        if found is None:
+            raise UnknownTopic(topic)
+        return [([NODE_ID], [NODE_ID])] * found.partitions
