@@ -2,6 +2,7 @@
 
 PENSTOCK_EXPECT=compiled|pure   refuse to start unless the hot modules load like that
 HYPOTHESIS_PROFILE=quick|soak   how many random cases
+--engine kafka                  servers of the tests have Kafka as their engine, see kit/kafka_pool.py
 """
 
 import gc
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conformance.kafka_rows import skip_on_kafka
 from hypothesis import HealthCheck, settings
+from kit import kafka_pool
 from kit.workers import UnitScheduling, start_order, worker_count
 
 from penstock import BuildInfo, build_info
@@ -78,10 +81,34 @@ def is_stale(module: str) -> bool:
     return source.stat().st_mtime > compiled.stat().st_mtime
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine",
+        choices=("embedded", "kafka"),
+        default="embedded",
+        help="the engine of servers that tests start; kafka: tests/conformance alone are meant for it",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     reason = complaint(build_info(), os.environ.get(EXPECT_VARIABLE))
     if reason is not None:
         raise pytest.UsageError(reason)
+    if config.getoption("--engine") == "kafka":
+        kafka_pool.use_kafka()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    kafka_pool.end_kafka()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    own = getattr(item, "funcargs", {}).get("tmp_path")
+    if own is not None:
+        kafka_pool.end_data(own)
+    if nextitem is None or nextitem.path != item.path:
+        kafka_pool.end_data(Path("/"))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -93,6 +120,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> UnitS
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--engine") == "kafka":
+        skip_on_kafka(items)
     if hasattr(config, "workerinput"):
         items.sort(key=start_order)
 

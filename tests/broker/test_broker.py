@@ -10,11 +10,11 @@ from kit.limits import HANG_S
 from kit.partitions import Clock
 
 from penstock.broker.access.access import Principal
-from penstock.broker.broker import MAX_LOOSE_OFFSETS
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge, from_exception
+from penstock.broker.group_offsets import MAX_LOOSE_OFFSETS
 from penstock.broker.options import BrokerOptions
 from penstock.broker.records import Records
-from penstock.log.metadata.store import FED_AT_ONCE
+from penstock.log.feeds import FED_AT_ONCE
 from penstock.log.settings import TopicSettings
 
 READER = Principal("reader", "reader", ("allowed*",), None)

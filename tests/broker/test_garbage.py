@@ -2,10 +2,14 @@
 cycle among frozen objects would never be found."""
 
 import gc
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from broker.bench import ANYBODY, Bench
+
+from penstock.broker.delayed.accepting import Accepted
 
 ORPHAN_MS = 11 * 60 * 1000
 
@@ -71,3 +75,39 @@ def test_nothing_waits_for_the_collector(
     gc.collect()
     left = {type(one) for one in collected if type(one).__module__.startswith("penstock.")}
     assert left == set()
+
+
+HOUR_MS = 3_600_000
+
+
+def test_delayed_messages_wait_for_no_collector(tmp_path: Path, collected: list[object]) -> None:
+    """Ten million of them are ten million runs: whatever waits for the collector is never freed."""
+    bench = Bench(str(tmp_path / "data"), commit_threads=1)
+    bench.broker._run = lambda work: threading.Thread(target=work).start()
+    accept_cancel_deliver(bench)
+    gc.collect()
+    left = {type(one).__name__ for one in collected if type(one).__module__.startswith("penstock.")}
+    assert left == set()
+    bench.close()
+
+
+def accept_cancel_deliver(bench: Bench) -> None:
+    delayed = bench.broker.delayed
+    done: list[object] = []
+
+    def until(condition: Callable[[], object]) -> None:
+        while not condition():
+            if not bench.run_posted():
+                bench.run_one()
+
+    runs: list[Accepted] = []
+    for number in range(4):
+        delays_ms = [number, 100, HOUR_MS, 100]
+        delayed.produce_run(ANYBODY, "t", [b"v"] * 4, delays_ms).on_done(runs.append)
+    until(lambda: len(runs) == 4)
+    delayed.produce(ANYBODY, "t", b"v", 50).on_done(done.append)
+    until(lambda: done)
+    delayed.cancel(ANYBODY, runs[0].in_order()[-1].first_id).on_done(done.append)
+    until(lambda: len(done) == 2)
+    bench.advance(100)
+    until(lambda: delayed.delivered == 12)

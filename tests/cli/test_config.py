@@ -98,7 +98,7 @@ def test_a_section_that_nothing_is_like(tmp_path: Path, capsys: pytest.CaptureFi
     ("arguments", "exit_code", "words"),
     [
         (["--set", "limits.connection=5"], 1, "did you mean limits.connections?"),
-        (["--set", "server=1"], 1, 'unknown key "server"; penstock config init - lists all'),
+        (["--set", "svr=1"], 1, 'unknown key "svr"; penstock config init - lists all'),
         (["--set", "x.y=1"], 1, 'unknown key "x.y"; penstock config init - lists all'),
         (["--set", "limits.connections=many"], 1, "flag limits.connections"),
         (["--set", "limits.connections"], 2, "expected section.key=value"),

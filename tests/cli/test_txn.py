@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from kit.live_server import LiveServer
 
 from penstock.cli import main as cli
+from penstock.client.flight import connect
 from penstock.client.flymq import connect_flymq
 from penstock.errors import ExitCode
 
@@ -16,7 +18,7 @@ Run = Callable[..., tuple[int, list[str], str]]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path_factory.mktemp("txn")) as server:
+    with LiveServer(tmp_path_factory.mktemp("txn"), {"listeners.flight": "127.0.0.1:0"}) as server:
         yield server
 
 
@@ -60,6 +62,37 @@ def test_transactions(server: LiveServer, run: Run) -> None:
         code, _, errors = run("txn", "abort", name)
         assert code == 0 and f"transaction {name} is rolled back" in errors
     assert json.loads(run("txn", "ls", "--json")[1][0]) == []
+
+
+def test_transactions_of_flight(server: LiveServer, run: Run) -> None:
+    """Those of Spark: who has one open, what it has staged, since when, and an end to it."""
+    keys = {name: server.server.broker.access.create_key(name, "user") for name in ("ann", "bob")}
+    values = pa.table({"value": pa.array([b"x" * 1000], pa.binary())})
+    address = f"127.0.0.1:{server.port('flight')}"
+    for name, key in keys.items():
+        with connect(address, key) as client:
+            client.begin("batch-7", 3600)
+            client.stage("batch-7", 1, f"of-{name}", values, create=True)
+    code, (_, *lines), _ = run("txn", "ls")
+    assert code == 0 and [line.split()[:3] for line in lines] == [
+        ["batch-7", "ann", "open"],
+        ["batch-7", "bob", "open"],
+    ]
+    code, (_, *lines), _ = run("txn", "ls", "--key", keys["ann"])
+    assert len(lines) == 1 and "of-ann (" in lines[0]
+    shown = json.loads(run("txn", "show", "batch-7", "--key", keys["bob"], "--json")[1][0])
+    assert shown["staged_bytes"] > 1000 and shown["begun_us"] <= shown["used_us"]
+    code, _, errors = run("txn", "abort", "batch-7")
+    assert code != 0 and "ann, bob have it" in errors
+    page = server.run(server.server.metrics.summary()).decode()
+    assert "\npenstock_staged_transactions 2.0" in page
+    assert "\npenstock_staged_transaction_age_seconds " in page
+    assert run("txn", "abort", "batch-7", "--key", keys["ann"])[0] == 0
+    # An administrator may end what is left.
+    assert run("txn", "abort", "batch-7")[0] == 0
+    assert json.loads(run("txn", "ls", "--json")[1][0]) == []
+    page = server.run(server.server.metrics.summary()).decode()
+    assert "\npenstock_staged_bytes 0.0" in page
 
 
 def test_delayed_messages(run: Run) -> None:
@@ -112,4 +145,10 @@ def test_the_members_of_a_group(server: LiveServer, run: Run) -> None:
         assert "1 connection(s) read shared for the group" in errors
         (row,) = json.loads(run("group", "ls", "--json")[1][0])
         assert (row["name"], row["members"]) == ("team", 1)
+        # When it has committed last, if ever.
+        server.settle(lambda: server.server.engine.commit_offset("team", "shared", 0, 0))
+        (row,) = json.loads(run("group", "ls", "--json")[1][0])
+        assert row["committed"] == server.server.engine.group_updated_us("team")
+        head, line = run("group", "ls")[1]
+        assert head.split()[-1] == "COMMITTED" and ":" in line.split()[-1]
         batches.close()

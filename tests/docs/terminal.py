@@ -50,6 +50,10 @@ class Program:
         while not any(matches((line,), f"{seen}\n") for seen in self.output.splitlines()):
             assert self._more(deadline_s), f"never said {line!r}:\n{self.output}"
 
+    def write(self, keys: bytes) -> None:
+        """As if somebody had typed it."""
+        os.write(self._master, keys)
+
     def finish(self) -> int:
         """Until it ends; its exit code."""
         deadline_s = time.monotonic() + HANG_S
@@ -121,8 +125,9 @@ class Terminal:
                 ),
             )
             with self._exports.open("a") as file:
-                for name in ("PENSTOCK_SERVER", "PENSTOCK_HTTP"):
-                    file.write(f"export {name}={self._server.environment[name]}\n")
+                for name in ("PENSTOCK_SERVER", "PENSTOCK_HTTP", "PENSTOCK_QUIC"):
+                    if name in self._server.environment:
+                        file.write(f"export {name}={self._server.environment[name]}\n")
 
     def stop_server(self) -> None:
         if self._server is not None:
@@ -146,6 +151,7 @@ class Terminal:
             return text
         text = text.replace("http://127.0.0.1:8080", self._server.http)
         text = text.replace("127.0.0.1:8815", self._server.flight)
+        text = text.replace("127.0.0.1:4848", self._server.udp or "127.0.0.1:4848")
         return text.replace("127.0.0.1:9092", self._server.tcp)
 
     # ---- blocks ----

@@ -3,6 +3,8 @@
 ```console   `$ ` commands with their output, run in order       ```output  what the snippet prints
 ```python    scripts, run as they stand                          ```toml    loaded as configuration
 ```sh        what cannot run here: names are checked             ```text    pictures
+
+Commands of pipelines in ```sh blocks are run by tests/spark/pipeline/test_pages.py, in one project.
 """
 
 import ast
@@ -26,12 +28,13 @@ from penstock.server.banner import Facts, render, why_there
 from penstock.server.config.checks import listening
 from penstock.server.config.loading import load_config
 from penstock.server.config.schema import KNOWN_KEYS
-from penstock.server.http.app import API_PREFIX, CALLS, STATUS
+from penstock.server.http.app import STATUS
+from penstock.server.http.calls import API_PREFIX, CALLS
 from penstock.server.net.quic.certificates import CERTIFICATE_FILE
 from penstock.server.net.quic.python_engine import PythonEngine
 
-# py: snippets for a Spark session, which tests/spark/test_docs.py runs.
-LANGUAGES = {"console", "python", "output", "toml", "sh", "text", "json", "py"}
+# py, sql: snippets for Spark, which tests/spark/ runs.
+LANGUAGES = {"console", "python", "output", "toml", "sh", "text", "json", "py", "sql"}
 # A page that is longer is two pages.
 MAX_LINES = 250
 # A directive: the server is started anew, with a file that the page has written.

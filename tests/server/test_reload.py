@@ -39,10 +39,13 @@ VALUES = (
         "binary",
         "on",
         "document",
+        "a/b",
+        "a/b/c",
         '{ "a" = "block" }',
+        '{ "a/b/c" = "block" }',
         '{ "a" = { topic = "b" } }',
     ),
-    *("reference", "silent", "key", "sdk", "other.example", "127.0.0.1:0", "off", "/x"),
+    *("reference", "silent", "key", "sdk", "other.example", "127.0.0.1:0", "off", "/x", "kafka"),
 )
 # They come together, and are files that must be there.
 TLS = (
@@ -72,9 +75,11 @@ def base(data: Path) -> dict[str, str]:
 
 def changed(data: Path, name: str) -> LoadedConfig:
     before = load_config(None, {}, base(data)).config.value(name)
+    # The other engine has to be told where Kafka is.
+    more = {"kafka.bootstrap": "127.0.0.1:1"} if name == "server.engine" else {}
     for value in VALUES:
         try:
-            loaded = load_config(None, {}, {**base(data), name: value})
+            loaded = load_config(None, {}, {**base(data), **more, name: value})
         except ConfigError:
             continue
         if loaded.config.value(name) != before:

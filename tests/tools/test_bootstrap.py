@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,4 +143,48 @@ def test_wrong_usage_is_one_line(arguments: list[str]) -> None:
         timeout=HANG_S,
     )
     assert done.returncode == 1
-    assert done.stderr == "setup: usage: bootstrap.py env [EXTRA ...] | compile | java\n"
+    steps = "env [EXTRA ...] | compile | java | ask-java | servers | browser"
+    assert done.stderr == f"setup: usage: bootstrap.py {steps}\n"
+
+
+def test_servers_that_cannot_be_installed_are_named(
+    bootstrap: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(bootstrap, "KAFKA_JARS", tmp_path)
+    bootstrap.make_servers()
+    said = capsys.readouterr().out
+    packages = "mosquitto rabbitmq-server redis-server"
+    assert f"skipped: no {packages}; on Debian: apt-get install {packages}" in said
+    assert "tests of routes to Kafka are skipped: no Maven" in said
+
+
+def test_servers_that_are_there_cost_nothing(
+    bootstrap: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/usr/bin/{name}")
+    monkeypatch.setattr(bootstrap, "KAFKA_JARS", tmp_path)
+    (tmp_path / "libs").mkdir()
+    (tmp_path / "libs" / f"kafka_2.13-{bootstrap.KAFKA_VERSION}.jar").touch()
+    bootstrap.make_servers()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_browser_that_cannot_be_installed_is_named(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    bootstrap.make_browser()
+    said = capsys.readouterr().out
+    assert said.endswith("skipped: no chromium; on Debian: apt-get install chromium\n")
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/usr/bin/{name}")
+    bootstrap.make_browser()
+    assert capsys.readouterr().out == ""

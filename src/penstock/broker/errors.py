@@ -59,6 +59,13 @@ class Code(Enum):
     SCHEMA_IN_USE = (34, False, "a topic is bound to the schema")
     SCHEMAS_NOT_INSTALLED = (35, False, "schemas need the extra: pip install 'penstock[schemas]'")
     UNKNOWN_DELAYED_MESSAGE = (38, False, "no such delayed message, or it is delivered already")
+    UNKNOWN_TENANT = (39, False, "no such tenant, namespace or cache")
+    TENANT_EXISTS = (40, False, "the tenant, namespace or cache already exists")
+    TENANT_IN_USE = (41, False, "something is in the tenant or namespace")
+
+    # Of routes to other brokers.
+    OUTSIDE_UNAVAILABLE = (42, True, "the broker that the route leads to does not answer")
+    OUTSIDE_REFUSED = (43, False, "the broker that the route leads to refused it")
 
     def __init__(self, number: int, retriable: bool, text: str) -> None:
         self.number = number
@@ -171,6 +178,8 @@ def _without_detail(error: object) -> str:
 # the type of a dictionary cannot say.
 MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.LogError: (Code.INTERNAL, _without_detail),
+    log.StoreTrouble: (Code.STORAGE_ERROR, str),
+    log.GroupInUse: (Code.INVALID_REQUEST, str),
     log.CorruptLog: (Code.CORRUPT_LOG, _damaged),
     log.KeyUnknown: (Code.CORRUPT_LOG, _damaged),
     # Of a start, or of a SIGHUP: no peer ever asked for it.

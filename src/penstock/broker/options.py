@@ -41,6 +41,10 @@ class BrokerOptions:
     max_schemas: int = 1_000
     max_schema_bytes: int = 64 * 1024
     max_schema_depth: int = 32
+    # Tenants, namespaces and caches that were created.
+    max_tenants: int = 10_000
+    # Names of those that the configuration has: of one part, of two, and of three for caches.
+    tenants: tuple[str, ...] = ()
     cache_bytes: int = 64 * 1024 * 1024
     # The topic that keeps the cache over restarts; empty for none.
     cache_topic: str = ""

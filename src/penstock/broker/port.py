@@ -1,6 +1,6 @@
 """The part of the broker that sessions use."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 from penstock.broker.access.access import Access, Principal
@@ -21,8 +21,9 @@ from penstock.broker.records import Part, Records
 from penstock.broker.schemas.operations import SchemaOperations
 from penstock.broker.schemas.violations import SchemaViolation
 from penstock.broker.sharing import Sharing
+from penstock.broker.tenants.tenants import Tenants
 from penstock.broker.transactions import OpenTransactions
-from penstock.log.engine import AppendToken, Pending, ReadResult, TopicInfo
+from penstock.log.engine import AppendToken, ClusterView, Pending, ReadResult, TopicInfo
 
 T = TypeVar("T")
 
@@ -103,6 +104,8 @@ class Port(Protocol):
         self, principal: Principal, topic: str, partition: int, offset: int, max_bytes: int
     ) -> Pending[ReadResult]: ...
     def offsets(self, topic: str, partition: int) -> tuple[int, int]: ...
+    def cluster(self) -> ClusterView: ...
+    def replicas(self, topic: str) -> Sequence[tuple[Sequence[str], Sequence[str]]]: ...
     def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]: ...
 
     # dead letters
@@ -166,6 +169,10 @@ class Port(Protocol):
     # values by name
     @property
     def cache(self) -> StoredCache: ...
+
+    # tenants, namespaces and caches
+    @property
+    def tenants(self) -> Tenants: ...
 
     # the audit trail
     @property

@@ -10,6 +10,7 @@ from penstock.broker.errors import RecordTooLarge
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import FLAG_AT_MOST_ONCE, Batch, encode_values
 from penstock.log.batch.key_partition import partition_of
+from penstock.log.batch.origin import origin_flags
 from penstock.log.batch.view import Headers
 
 # What a partition takes of keyless records before the next one has its turn: large enough that runs stay
@@ -53,10 +54,16 @@ class Records:
         self.time_us = 0
         self.checked = False
 
-    def encoded(self, clock_us: Callable[[], int]) -> Batch:
-        """The batch for the log. Raises BatchError for what no batch can hold."""
-        if self.batch is not None:
-            return self.batch
+    def encoded(self, clock_us: Callable[[], int], door: str = "") -> Batch:
+        """The batch for the log, with the door that the records came in by. Raises BatchError for what no
+        batch can hold."""
+        batch = self.batch
+        if batch is None:
+            batch = self._encoded(clock_us)
+        batch.flags |= origin_flags(door)
+        return batch
+
+    def _encoded(self, clock_us: Callable[[], int]) -> Batch:
         self.time_us = clock_us()
         if self.keys is None and self.headers is None and self.expiries is None:
             batch = encode_values(self.values, self.time_us)

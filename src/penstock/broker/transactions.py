@@ -77,6 +77,7 @@ class OpenTransaction:
     __slots__ = (
         "begun_us",
         "cost",
+        "door",
         "ending",
         "groups",
         "id",
@@ -90,8 +91,11 @@ class OpenTransaction:
         "user",
     )
 
-    def __init__(self, id: str, owner: _Owner, user: object | None, begun_us: int) -> None:
+    def __init__(
+        self, id: str, owner: _Owner, user: object | None, begun_us: int, door: str
+    ) -> None:
         self.id = id
+        self.door = door
         self.begun_us = begun_us
         self.owner = owner
         self.name = own_name(owner.id, id)
@@ -187,7 +191,7 @@ class OpenTransactions:
                 f" {most}; commit or roll back some, or raise the limit",
             )
         new_id = f"{ID_PREFIX}{owner.stem}-{owner.next_number}"
-        begun = OpenTransaction(new_id, owner, user, self._broker.clock_us())
+        begun = OpenTransaction(new_id, owner, user, self._broker.clock_us(), principal.origin.door)
         owner.next_number += 1
         owner.open += 1
         self._use(begun)
@@ -375,11 +379,11 @@ class OpenTransactions:
                 size = sum(map(len, run.values))
                 partition = self._broker.turn(topic, partitions, size)
                 if sizes.get(partition, 0) + size > BATCH_BYTES:
-                    targets.append((topic, partition, self._encoded(placed.pop(partition))))
+                    targets.append((topic, partition, self._encoded(one, placed.pop(partition))))
                     sizes[partition] = 0
                 placed.setdefault(partition, Staged()).add(run.values, run.headers)
                 sizes[partition] = sizes.get(partition, 0) + size
-            targets += [(topic, at, self._encoded(chosen)) for at, chosen in placed.items()]
+            targets += [(topic, at, self._encoded(one, chosen)) for at, chosen in placed.items()]
         return targets
 
     def _letters(self, letters: dict[str, list[Records]], by: Principal) -> list[Target]:
@@ -391,8 +395,9 @@ class OpenTransactions:
             targets += [(*place, one.encoded(self._broker.clock_us)) for one in found]
         return targets
 
-    def _encoded(self, staged: Staged) -> Batch:
-        return Records(staged.values, None, staged.headers).encoded(self._broker.clock_us)
+    def _encoded(self, one: OpenTransaction, staged: Staged) -> Batch:
+        records = Records(staged.values, None, staged.headers)
+        return records.encoded(self._broker.clock_us, one.door)
 
     def _is_large(self, one: OpenTransaction) -> bool:
         return one.cost > MEMORY_BYTES or self._memory_bytes > MEMORY_BYTES_TOTAL

@@ -11,6 +11,7 @@ _PREFIX: Final = "PENSTOCK_"
 _SETTINGS_PREFIX: Final = "PENSTOCK__"
 
 SERVER_VARIABLE: Final = "PENSTOCK_SERVER"
+QUIC_VARIABLE: Final = "PENSTOCK_QUIC"
 HTTP_VARIABLE: Final = "PENSTOCK_HTTP"
 KEY_VARIABLE: Final = "PENSTOCK_KEY"
 USER_VARIABLE: Final = "PENSTOCK_USER"
@@ -19,6 +20,7 @@ CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 # The last three are read when the hot modules are loaded, tested and compiled.
 KNOWN: Final = (
     SERVER_VARIABLE,
+    QUIC_VARIABLE,
     HTTP_VARIABLE,
     KEY_VARIABLE,
     USER_VARIABLE,
@@ -37,5 +39,5 @@ def complaints(environment: Mapping[str, str]) -> Iterator[str]:
             continue
         words = [known.removeprefix(_PREFIX) for known in KNOWN]
         near = get_close_matches(name.removeprefix(_PREFIX), words, 1)
-        hint = f"did you mean {_PREFIX}{near[0]}?" if near else f"known are {', '.join(KNOWN[:6])}"
+        hint = f"did you mean {_PREFIX}{near[0]}?" if near else f"known are {', '.join(KNOWN[:7])}"
         yield f"environment variable {name} is unknown and has no effect; {hint}"

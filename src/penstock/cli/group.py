@@ -38,10 +38,19 @@ def list_groups(target: Target, as_json: AsJson = False) -> None:
             "partitions": len(group["offsets"]),
             "members": group["members"],
             "lag": sum(place["lag"] for place in group["offsets"]),
+            "committed": group.get("committed_us") if as_json else _moment(group),
         }
         for group in groups
     ]
-    print_table(rows, ("name", "topics", "partitions", "members", "lag"), as_json)
+    print_table(rows, ("name", "topics", "partitions", "members", "lag", "committed"), as_json)
+
+
+def _moment(group: Any) -> str:
+    """When it has committed last."""
+    from penstock.cli.output import moment
+
+    found = group.get("committed_us")
+    return "-" if found is None else moment(found)
 
 
 def describe_group(target: Target, name: Name, as_json: AsJson = False) -> None:

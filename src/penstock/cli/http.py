@@ -101,11 +101,12 @@ class Api:
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, query=query)
 
-    def list(self, what: str) -> Iterator[Any]:
-        """All entries of /topics or /groups: the server gives a list in parts."""
+    def list(self, what: str, under: str = "") -> Iterator[Any]:
+        """All entries of /topics or /groups: the server gives a list in parts. `under`: what stands before
+        it in the path."""
         after = None
         while True:
-            part = self.get(f"/{what}", after=after)
+            part = self.get(f"{under}/{what}", after=after)
             yield from part[what]
             after = part.get("next")
             if after is None:

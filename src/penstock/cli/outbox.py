@@ -36,7 +36,9 @@ DELAY_NEEDS_FLYMQ: Final = "--delay needs --protocol flymq; the other protocols 
 KEY_NEEDS_FLYMQ: Final = "--message-key needs --protocol flymq; the other protocols have no keys"
 
 
-HEADER_NEEDS_HTTP: Final = "--header needs --protocol http; the wire protocols have no headers"
+HEADER_NEEDS_HTTP: Final = (
+    "--header needs --protocol http or fujin; the other protocols have no headers"
+)
 
 
 class Outbox(Protocol):
@@ -167,7 +169,7 @@ OpenOutbox = Callable[[Target, str, int, Extras], AbstractContextManager[Outbox]
 def open_blipmq(target: Target, topic: str, qos: int, extras: Extras) -> Iterator[Outbox]:
     from penstock.client.blipmq import connect_blipmq
 
-    _require_plain(extras)
+    require_plain(extras)
     target.require_no_user("BlipMQ")
     if extras.partition is not None:
         raise typer.BadParameter(PARTITION_NEEDS_RUSTLOG)
@@ -178,7 +180,7 @@ def open_blipmq(target: Target, topic: str, qos: int, extras: Extras) -> Iterato
 @contextmanager
 def open_rustlog(target: Target, topic: str, qos: int, extras: Extras) -> Iterator[Outbox]:
     """RustLog has no QoS: what is confirmed is on disk."""
-    _require_plain(extras)
+    require_plain(extras)
     target.require_no_key("RustLog")
     target.require_no_user("RustLog")
     from penstock.client.rustlog import connect_rustlog
@@ -192,7 +194,7 @@ def require_no_headers(extras: Extras) -> None:
         raise typer.BadParameter(HEADER_NEEDS_HTTP)
 
 
-def _require_plain(extras: Extras) -> None:
+def require_plain(extras: Extras) -> None:
     require_no_headers(extras)
     if extras.key is not None:
         raise typer.BadParameter(KEY_NEEDS_FLYMQ)

@@ -66,6 +66,8 @@ TOLD_BY_HTTP: Final = Told("HTTP", frozenset(_FIELDS))
 TOLD_BY_RUSTLOG: Final = Told("RustLog", frozenset({b"t", b"p", b"o", b"v", b"S", b"%"}))
 TOLD_BY_FLYMQ: Final = Told("FlyMQ", frozenset({b"t", b"p", b"o", b"k", b"v", b"S", b"%"}))
 TOLD_BY_BLIPMQ: Final = Told("BlipMQ", frozenset({b"t", b"v", b"S", b"%"}))
+TOLD_BY_FELIX: Final = Told("Felix", TOLD_BY_BLIPMQ.fields)
+TOLD_BY_FUJIN: Final = Told("Fujin", TOLD_BY_BLIPMQ.fields)
 
 
 def formatter(

@@ -1,7 +1,7 @@
 """`penstock pub TOPIC [MESSAGE]`: publish one message, lines of a file or of stdin, or all of it.
 
 Ends with 0 only when the server has every message on disk: with BlipMQ by a PONG behind the last one, with
-RustLog, FlyMQ and HTTP by the offsets. Ends early when one is refused, and says what became of the others.
+the others by their answers. Ends early when one is refused, and says what became of the others.
 Blocks while it reads, so that Ctrl-C works at any time; but not for long while something is unconfirmed.
 """
 
@@ -92,7 +92,7 @@ def publish(
             "-H",
             "--header",
             metavar="NAME=VALUE",
-            help="HTTP: a header of the messages; repeat for more.",
+            help="HTTP, Fujin: a header of the messages; repeat for more.",
         ),
     ] = None,
     ttl: Annotated[
@@ -101,7 +101,7 @@ def publish(
     ] = None,
     delay: Annotated[
         str | None,
-        typer.Option("--delay", metavar="TIME", help="FlyMQ, HTTP: deliver after it, as 5m."),
+        typer.Option("--delay", metavar="TIME", help="FlyMQ, HTTP: deliver after it, as 5min."),
     ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Repeat MESSAGE.")] = 1,
     file: Annotated[

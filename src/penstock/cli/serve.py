@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,9 @@ if TYPE_CHECKING:  # at run time only the command imports it: `penstock --help` 
     from penstock.server.config.loading import LoadedConfig
 
 CONFIG_HELP = "TOML file; see penstock config init."
+ENGINE_HELP = "embedded, or kafka: the log is Kafka's, see --set kafka.bootstrap=host:port."
 UDP_HELP = "host:port of all QUIC protocols, or off."
+PIPELINE_HELP = "Run the pipeline of this project beside the broker; made if it is not there."
 SET_HELP = "Any setting, as section.key=value; may be given again."
 
 
@@ -50,12 +53,19 @@ def serve(
         str | None, typer.Option("--config", "-c", envvar=CONFIG_VARIABLE, help=CONFIG_HELP)
     ] = None,
     data: Annotated[str | None, typer.Option(help="Where the log lives.")] = None,
+    engine: Annotated[str | None, typer.Option(help=ENGINE_HELP)] = None,
     tcp: Annotated[str | None, typer.Option(help="host:port of all TCP protocols, or off.")] = None,
     flight: Annotated[str | None, typer.Option(help="host:port of Arrow Flight, or off.")] = None,
     http: Annotated[str | None, typer.Option(help="host:port of HTTP, or off.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let others in without keys and TLS.")
+    ] = False,
+    pipeline: Annotated[
+        Path | None, typer.Option("--pipeline", metavar="DIR", help=PIPELINE_HELP)
+    ] = None,
+    no_pipeline: Annotated[
+        bool, typer.Option("--no-pipeline", help="The broker alone, whatever --pipeline says.")
     ] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
 ) -> None:
@@ -65,6 +75,7 @@ def serve(
 
     named = {
         "server.data_directory": data,
+        "server.engine": engine,
         "listeners.tcp": tcp,
         **{f"listeners.{name}": address for name, address in alone.items()},
         "listeners.flight": flight,
@@ -86,7 +97,14 @@ def serve(
     from penstock.server.server import Server
 
     logs.configure(loaded.config.server.log_level, loaded.config.server.log_format)
-    server = Server(loaded, environment=os.environ, say=_say, load_again=load_config)
+    child = None
+    if pipeline is not None and not no_pipeline:
+        from penstock.cli.pipeline_child import pipeline_child
+
+        child = pipeline_child(pipeline)
+    server = Server(
+        loaded, environment=os.environ, say=_say, load_again=load_config, pipeline=child
+    )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(server.run())
 

@@ -3,9 +3,9 @@
 BlipMQ: what is published from now on, each acknowledged after it was written; the protocol itself makes a
 topic that is not there, so the HTTP API is asked for the topic first. RustLog: one partition,
 from the end, from a place, or from where a group is; with --group the group moves on behind what was
-written. FlyMQ: the same with all partitions (flymq.py). All go on after a lost connection and say so on
-stderr. HTTP: all partitions of any number of topics, with all that a record has. What is there already:
-`penstock cat`.
+written. FlyMQ: the same with all partitions (flymq.py). Felix and Fujin: quic.py. All go on after a lost
+connection and say so on stderr. HTTP: all partitions of any number of topics, with all that a record has.
+What is there already: `penstock cat`.
 """
 
 import shlex

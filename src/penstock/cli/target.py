@@ -6,6 +6,9 @@
     --user      PENSTOCK_USER     none                    log in as a user (HTTP API, FlyMQ)
     --context   PENSTOCK_CONTEXT  the one `penstock context use` chose
     --cert, --cert-key            none                    a certificate of one's own, for TLS and https
+    --insecure                    no                      any certificate of the server will do
+
+Felix and Fujin are on QUIC: without --server at PENSTOCK_QUIC, else on port 4848 of the same host.
 
 A context that a flag names stands above the environment, the one in use stands below it.
 `with_target` gives a command all these options. Opens no connections.
@@ -24,6 +27,7 @@ from penstock.cli.environment import (
     CONTEXT_VARIABLE,
     HTTP_VARIABLE,
     KEY_VARIABLE,
+    QUIC_VARIABLE,
     SERVER_VARIABLE,
     USER_VARIABLE,
 )
@@ -93,6 +97,9 @@ class Target:
     cert_key: str | None = None
     # Whether the key was named anywhere: with a certificate, none need be.
     key_given: bool = True
+    insecure: bool = False
+    # Where QUIC is; None: on its port of the server's host.
+    quic: str | None = None
 
     def __repr__(self) -> str:
         return f"Target({self.server}, {self.http})"
@@ -106,6 +113,32 @@ class Target:
             raise typer.BadParameter(str(error)) from None
         context = self._trust() if self.tls else None
         return ClientSettings(timeout_s=self.timeout_s, attempts=attempts, tls=context)
+
+    @property
+    def quic_server(self) -> str:
+        """Of Felix and Fujin."""
+        from penstock.client.quic.connection import DEFAULT_QUIC_PORT
+        from penstock.client.settings import ServerAddress, parse_server
+
+        try:
+            if self.quic is not None:
+                return str(parse_server(self.quic, DEFAULT_QUIC_PORT))
+            host = parse_server(self.server).host
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return str(ServerAddress(host, DEFAULT_QUIC_PORT))
+
+    def quic_options(self, attempts: int | None = 0) -> "dict[str, Any]":
+        """Settings and trust of the clients on QUIC, which is always encrypted."""
+        from penstock.client.quic.trust import QuicTrust
+        from penstock.client.settings import ClientSettings
+
+        if self.cert is not None:
+            raise typer.BadParameter("--cert: QUIC asks for no certificates of clients")
+        return {
+            "settings": ClientSettings(timeout_s=self.timeout_s, attempts=attempts),
+            "trust": QuicTrust(ca=self.ca, insecure=self.insecure),
+        }
 
     @property
     def login_key(self) -> str | None:
@@ -139,6 +172,9 @@ class Target:
             raise UnusableTrust(self.ca, "no certificate in PEM form is in it") from None
         except OSError as error:
             raise UnusableTrust(self.ca, error.strerror or str(error)) from None
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         if self.cert is not None:
             self._load_own(context, self.cert)
         return context
@@ -197,6 +233,8 @@ def resolve(
         cert=cert,
         cert_key=cert_key,
         key_given=named_any("key", KEY_VARIABLE),
+        insecure=bool(flags.get("insecure")),
+        quic=flags.get("server") or environment.get(QUIC_VARIABLE) or None,
     )
 
 
@@ -227,7 +265,14 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     ),
     "context": (_option(str | None, "--context", "NAME", "See penstock context."), None),
     "tls": (_option(bool, "--tls", None, "Wire protocols over TLS."), False),
-    "ca": (_option(str | None, "--ca", "FILE", "Certificates to trust, for TLS and https."), None),
+    "ca": (
+        _option(str | None, "--ca", "FILE", "Certificates to trust, for TLS, https and QUIC."),
+        None,
+    ),
+    "insecure": (
+        _option(bool, "--insecure", None, "Trust any certificate: TLS, https and QUIC."),
+        False,
+    ),
     "cert": (
         _option(
             str | None, "--cert", "FILE", "Own certificate to show; with TLS, which it switches on."

@@ -6,15 +6,17 @@ Pure wiring: each function here turns values of one kind into those of another.
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.broker.access.access import Access, Principal
 from penstock.broker.access.principal import Origin
 from penstock.broker.audit.trail import AuditOptions
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
+from penstock.broker.outside import OutsideRoute
+from penstock.errors import PenstockError
 from penstock.log.embedded import EmbeddedEngine, EngineOptions, boot_time_s
 from penstock.log.engine import Engine, Keys
 from penstock.log.settings import TopicSettings
@@ -23,6 +25,7 @@ from penstock.server.config.errors import ConfigConflict
 from penstock.server.config.kinds import MILLISECOND_US
 from penstock.server.config.mapping import parse_mapping
 from penstock.server.config.schema import SECOND_US, Config
+from penstock.server.connectors.routes import Routes
 from penstock.server.flight.link import FlightLimits, Start
 from penstock.server.net.address import Address
 from penstock.server.net.client_certificates import CertificateUsers
@@ -42,6 +45,18 @@ from penstock.server.protocols import (
 )
 from penstock.sessions.stream import Session, SessionLimits, Stream, host_of
 from penstock.sessions.streams import ConnectionSession
+
+
+class ExtraMissing(PenstockError):
+    module: str
+
+    line = (
+        "server.engine is kafka, and {module} is not installed; install it with: "
+        "pip install 'penstock[kafka]'"
+    )
+
+
+NOTHING_OUTSIDE: Final[Mapping[str, OutsideRoute]] = {}
 
 # From the certificate of a peer, and its address for the log, to its principal.
 Certified = Callable[[bytes, str], Principal | None]
@@ -69,7 +84,9 @@ def open_engine(
     observe_flush: Callable[[float, int], None],
     keys: Keys,
 ) -> Engine:
-    """Locks the data directory and recovers the log, which may take a while."""
+    """Locks the data directory and recovers the log, or reads what Kafka has: may take a while."""
+    if config.server.engine == "kafka":
+        return _kafka_engine(config, outbox)
     options = EngineOptions(
         cache_bytes=config.log.cache_bytes,
         open_files=config.log.open_files,
@@ -88,6 +105,30 @@ def open_engine(
         elapsed_s=boot_time_s,
         later=loop.call_later,
     )
+
+
+def _kafka_engine(config: Config, outbox: Outbox) -> Engine:
+    """Raises ExtraMissing where librdkafka is not installed."""
+    try:
+        from penstock.kafka.clients import KafkaOptions
+        from penstock.kafka.engine import KafkaEngine, KafkaEngineOptions
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(error.name or "confluent_kafka") from None
+    chosen = config.kafka
+    kafka = KafkaOptions(
+        bootstrap=chosen.bootstrap,
+        replication=chosen.replication or -1,
+        reach_s=chosen.reach_time_us / SECOND_US,
+        client=chosen.client,
+    )
+    options = KafkaEngineOptions(
+        kafka,
+        defaults=topic_defaults(config),
+        cache_bytes=config.log.cache_bytes,
+        transaction_memory_us=config.log.transaction_memory_us,
+        with_origin=chosen.origin,
+    )
+    return KafkaEngine(options, outbox.post)
 
 
 def build_access(config: Config, engine: Engine, loop: asyncio.AbstractEventLoop) -> Access:
@@ -135,6 +176,7 @@ def live_options(config: Config) -> dict[str, Any]:
         "max_subscriptions": config.limits.subscriptions,
         "max_users": config.limits.users,
         "max_topic_rules": config.limits.topic_rules,
+        "max_tenants": config.limits.tenants,
         "max_schemas": config.limits.schemas,
         "max_schema_bytes": config.limits.schema_bytes,
         "max_schema_depth": config.limits.schema_depth,
@@ -220,7 +262,12 @@ class MakeTerms(Protocol):
         ...
 
 
-def _terms_of(row: ProtocolRow, broker: Broker, config: Config) -> MakeTerms:
+def _terms_of(
+    row: ProtocolRow,
+    broker: Broker,
+    config: Config,
+    outside: Mapping[str, OutsideRoute] = NOTHING_OUTSIDE,
+) -> MakeTerms:
     chosen = config.limits
     limits = SessionLimits(
         prelogin_frame_bytes=chosen.prelogin_frame_bytes, failed_logins=chosen.failed_logins
@@ -233,16 +280,20 @@ def _terms_of(row: ProtocolRow, broker: Broker, config: Config) -> MakeTerms:
         if own is not None:
             broker.audit.login(origin, own.name, own)
         principal = access.at(own or access.without_login(row.name), origin)
-        return Terms(limits, row.frame_size, principal, section, advertise, own is not None)
+        return Terms(
+            limits, row.frame_size, principal, section, advertise, own is not None, outside
+        )
 
     return make
 
 
-def quic_sessions(config: Config, broker: Broker) -> dict[str, MakeConnectionSession]:
+def quic_sessions(
+    config: Config, broker: Broker, outside: Mapping[str, OutsideRoute]
+) -> dict[str, MakeConnectionSession]:
     """For each protocol on QUIC: what makes its session of a connection."""
 
     def opener(row: QuicRow) -> MakeConnectionSession:
-        make_terms = _terms_of(row, broker, config)
+        make_terms = _terms_of(row, broker, config, outside)
 
         def open_session(connection: ConnectionView) -> ConnectionSession:
             return row.connection(broker, connection, make_terms(connection.peer))
@@ -250,6 +301,14 @@ def quic_sessions(config: Config, broker: Broker) -> dict[str, MakeConnectionSes
         return open_session
 
     return {row.name: opener(row) for row in quic_rows()}
+
+
+def outside_routes(config: Config, environment: Mapping[str, str]) -> Routes:
+    """Routes to brokers outside; nothing is connected yet."""
+    routes = Routes()
+    for section in config.protocols.values():
+        routes.add_all(section.outside(), environment)
+    return routes
 
 
 def engine_settings(config: Config) -> EngineSettings:

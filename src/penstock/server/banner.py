@@ -65,6 +65,8 @@ class Facts:
     # The engine of QUIC, and the certificate that its clients have to trust if it is self-signed.
     quic_engine: str = ""
     quic_trust: str | None = None
+    # Where the tables of the pipeline are, if there is one.
+    tables: str | None = None
 
 
 def command_here(
@@ -113,6 +115,8 @@ def render(facts: Facts) -> str:
     lines = [f"Penstock {__version__}"]
     lines += [f"  {name:<7} {where:<{width}}  {what}" for name, where, what in rows]
     lines.append(f"  {'data':<7} {facts.data_directory}  ({facts.data_source})")
+    if facts.tables is not None:
+        lines.append(f"  {'tables':<7} {facts.tables}  (first rows in about a minute)")
     if facts.quic_trust is not None:
         lines.append(f"  {'trust':<7} {facts.quic_trust}")
     commands = list(_first_steps(facts))
@@ -192,18 +196,19 @@ def _first_wire(
 def _server_option(facts: Facts, name: str, address: Address) -> str:
     if name in facts.tls_only:
         return f" --server {_named(address)} --tls"
-    server = _reachable(address)
+    server = reachable(address)
     return "" if server == DEFAULT_SERVER else f" --server {server}"
 
 
 def _http_option(facts: Facts, address: Address) -> str:
     if "http" in facts.tls_only:
         return f" --http https://{_named(address)}"
-    url = f"http://{_reachable(address)}"
+    url = f"http://{reachable(address)}"
     return "" if url == DEFAULT_HTTP else f" --http {url}"
 
 
-def _reachable(address: Address) -> str:
+def reachable(address: Address) -> str:
+    """Where clients on this machine find what listens there."""
     return str(Address(LOCAL_HOST.get(address.host, address.host), address.port))
 
 

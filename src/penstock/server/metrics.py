@@ -25,6 +25,7 @@ from penstock.broker.broker import Broker
 from penstock.log.engine import Engine, Statistics, walk_groups, walk_topics
 from penstock.log.errors import UnknownPartition, UnknownTopic
 from penstock.server.audit_file import AuditFile
+from penstock.server.connectors.routes import Routes
 from penstock.server.flight.host import FlightHost
 from penstock.server.net.counters import Histogram
 from penstock.server.net.hub import Hub
@@ -90,6 +91,7 @@ class Metrics:
         self.flight: FlightHost | None = None
         self.quic: QuicHost | None = None
         self.audit_file: AuditFile | None = None
+        self.routes: Routes | None = None
         # Looks at many files, so once is enough.
         self._build = build_info()
 
@@ -99,6 +101,9 @@ class Metrics:
         engine = self.engine
         found = None if engine is None else await asyncio.to_thread(engine.statistics)
         families = list(self._summarise(found))
+        if engine is not None:
+            families += await asyncio.to_thread(_staged, engine)
+            families += _engine(engine)
         return await asyncio.to_thread(_text, families)
 
     def _summarise(self, statistics: Statistics | None) -> Iterator[Metric]:
@@ -119,6 +124,8 @@ class Metrics:
             yield from _audit(self.broker, self.audit_file)
             yield from _fanout(self.broker)
             yield from _cache(self.broker)
+        if self.routes is not None:
+            yield from _routes(self.routes)
         if statistics is not None:
             yield from self._log(statistics)
         if self.flight is not None:
@@ -259,6 +266,28 @@ def _quic(host: QuicHost) -> Iterator[Metric]:
     yield _gauge("quic_half_open", "Connections whose handshake is not complete.", half_open)
 
 
+def _routes(routes: Routes) -> Iterator[Metric]:
+    """Of Fujin, to brokers outside. The configuration bounds the values of the label."""
+    counters = {name: route.counters for name, route in routes.by_name.items()}
+    for name, words, attribute in (
+        ("route_written_messages", "Messages that the broker has accepted.", "written"),
+        ("route_read_messages", "Messages that came from it.", "read"),
+        ("route_settled_messages", "ACKs and NACKs that it has taken.", "settled"),
+        ("route_failed", "Messages that were not accepted, and reads that failed.", "failed"),
+        ("route_outages", "Times that the broker stopped answering.", "outages"),
+    ):
+        yield _counters(
+            name, words, "route", {r: getattr(c, attribute) for r, c in counters.items()}
+        )
+    for name, words, attribute in (
+        ("route_readers", "Readers.", "readers"),
+        ("route_pending_bytes", "Written, and not yet accepted.", "pending_bytes"),
+    ):
+        yield _gauges(name, words, "route", {r: getattr(c, attribute) for r, c in counters.items()})
+    used = {r: float(c.up) for r, c in counters.items() if c.up is not None}
+    yield _gauges("route_up", "1 when the broker answered last, 0 in an outage.", "route", used)
+
+
 def _protocols(broker: Broker) -> Iterator[Metric]:
     refused = {name.lower(): number for name, number in broker.refusals.counts.items()}
     words = "Operations that a key had no right to."
@@ -305,6 +334,30 @@ def _transactions(broker: Broker) -> Iterator[Metric]:
         "expired": counters.expired,
     }
     yield _counters("transactions_ended", "Transactions of connections.", "how", ended)
+
+
+def _engine(engine: Engine) -> list[Metric]:
+    view = engine.cluster()
+    brokers = sum(bool(node.cluster_address) for node in view.nodes)
+    words = "Nodes that serve the log."
+    return [
+        _gauge(
+            "engine_trouble", "1 while the engine cannot reach its log.", int(bool(view.trouble))
+        ),
+        _gauge("engine_gateways", words, len(view.nodes) - brokers),
+        _gauge("engine_brokers", "Brokers of Kafka behind them.", brokers),
+    ]
+
+
+def _staged(engine: Engine) -> list[Metric]:
+    """In a thread: it asks the disk."""
+    found, age_us = engine.transactions.usage(""), engine.transactions.oldest_age_us()
+    words = "Transactions with files: those of Flight, and large ones of connections."
+    return [
+        _gauge("staged_transactions", words, found.open),
+        _gauge("staged_bytes", "Bytes in them.", found.staged_bytes),
+        _gauge("staged_transaction_age_seconds", "Of the oldest of them.", age_us / 1_000_000),
+    ]
 
 
 def _encryption(found: Statistics) -> Iterator[Metric]:
@@ -362,7 +415,11 @@ def _fanout(broker: Broker) -> Iterator[Metric]:
     yield _gauge("event_subscriptions", "Subscriptions to events.", counters.subscriptions)
     yield _counter("event_batches_encoded", "Batches of events encoded.", counters.encoded)
     yield _counter("event_batches_shared", "Taken by one more subscriber.", counters.shared)
-    yield _counter("dropped_events", "Events that slow subscribers missed.", counters.dropped)
+    yield _counter(
+        "dropped_events",
+        "Events that subscribers missed: too slow, or too large a frame.",
+        counters.dropped,
+    )
     yield _counter(
         "disconnected_subscribers", "Subscriptions ended for slowness.", counters.disconnected
     )

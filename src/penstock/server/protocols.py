@@ -4,8 +4,8 @@ A row is cheap to import: the session is imported with the first connection of t
 functions of the command line are named, not imported. CONTRIBUTING.md says how to add a protocol.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -26,6 +26,7 @@ from penstock.server.config.kinds import (
     table,
     time,
 )
+from penstock.server.connectors.settings import Outside, RouteConfig, plain_routes
 from penstock.wire.blipmq import frames as blipmq
 from penstock.wire.felix import frames as felix
 from penstock.wire.flymq import frames as flymq
@@ -35,6 +36,7 @@ from penstock.wire.rustlog import frames as rustlog
 
 if TYPE_CHECKING:
     from penstock.broker.access.access import Principal
+    from penstock.broker.outside import OutsideRoute
     from penstock.broker.port import Port
     from penstock.sessions.stream import FrameSize, Session, SessionLimits, Stream
     from penstock.sessions.streams import ConnectionSession, QuicConnection
@@ -53,6 +55,8 @@ class Terms:
     advertise: str = ""
     # Whether the principal is that of the peer's own certificate: it counts as logged in.
     certified: bool = False
+    # Routes to brokers outside, by their names.
+    outside: "Mapping[str, OutsideRoute]" = field(default_factory=dict)
 
 
 class ProtocolSection(Section, frozen=True):
@@ -77,6 +81,14 @@ class ProtocolSection(Section, frozen=True):
 
     def broker_options(self) -> dict[str, Any]:
         """What it sets of penstock.broker.options.BrokerOptions."""
+        return {}
+
+    def flaws(self) -> Iterator[tuple[str, str]]:
+        """Keys whose values the types allow and the protocol does not, and why."""
+        yield from ()
+
+    def outside(self) -> dict[str, Outside]:
+        """Brokers outside that its names lead to."""
         return {}
 
 
@@ -263,6 +275,8 @@ class FelixConfig(ProtocolSection, frozen=True):
     auto_create: Annotated[
         Flag, "A stream is made by its first publish or subscription, a cache by its first request."
     ] = False
+    tenants: Annotated[Names, "Tenants that exist, also without a stream."] = ()
+    namespaces: Annotated[Names, 'Namespaces that exist, each "tenant/namespace".'] = ()
     streams: Annotated[
         Topics, 'Streams to create at start, each "tenant/namespace/stream": the name of its topic.'
     ] = ()
@@ -317,7 +331,31 @@ class FelixConfig(ProtocolSection, frozen=True):
         return self.streams
 
     def broker_options(self) -> dict[str, Any]:
-        return {"cache_bytes": self.cache_bytes, "cache_topic": self.cache_topic or ""}
+        return {
+            "cache_bytes": self.cache_bytes,
+            "cache_topic": self.cache_topic or "",
+            "tenants": (*self.tenants, *self.namespaces, *self.caches),
+        }
+
+    def flaws(self) -> Iterator[tuple[str, str]]:
+        # Not with the rows, which every command reads: they need the broker's errors, and these the log.
+        from penstock.broker.errors import BrokerError
+        from penstock.broker.tenants.names import Kind
+        from penstock.broker.tenants.names import check as check_name
+
+        given = {
+            "tenants": (Kind.TENANT, self.tenants),
+            "namespaces": (Kind.NAMESPACE, self.namespaces),
+            "streams": (Kind.STREAM, [one.name for one in self.streams]),
+            "caches": (Kind.CACHE, self.caches),
+            "slow_subscribers_of": (Kind.STREAM, self.slow_subscribers_of),
+        }
+        for key, (kind, names) in given.items():
+            for name in names:
+                try:
+                    check_name(name, kind)
+                except BrokerError as error:
+                    yield key, str(error)
 
 
 def _open_felix(port: "Port", connection: "QuicConnection", terms: Terms) -> "ConnectionSession":
@@ -329,7 +367,6 @@ def _open_felix(port: "Port", connection: "QuicConnection", terms: Terms) -> "Co
         max_frame_bytes=chosen.max_frame_bytes,
         dialect=chosen.dialect,
         auto_create=chosen.auto_create,
-        caches=frozenset(chosen.caches),
         policies=chosen.slow_subscribers_of,
         policy=chosen.slow_subscribers,
         queue_events=chosen.queue_events,
@@ -348,25 +385,6 @@ def _open_felix(port: "Port", connection: "QuicConnection", terms: Terms) -> "Co
 # --- Fujin ----------------------------------------------------------------------------------------
 
 
-class RouteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a name of Fujin leads."""
-
-    topic: str
-    group: str | None = None
-    start: Literal["committed", "earliest", "latest"] = "committed"
-
-
-def _plain_routes(routes: Mapping[str, RouteConfig]) -> dict[str, dict[str, str]]:
-    return {
-        name: {
-            field: value
-            for field, value in msgspec.structs.asdict(route).items()
-            if value is not None
-        }
-        for name, route in routes.items()
-    }
-
-
 class FujinConfig(ProtocolSection, frozen=True):
     principal: Annotated[Text, "Fujin has no login; its connections act as this user."] = (
         "anonymous"
@@ -376,11 +394,13 @@ class FujinConfig(ProtocolSection, frozen=True):
             dict[str, RouteConfig],
             table(
                 'a table of routes, each [fujin.routes.name] with topic = "...", and group and start '
-                '("committed", "earliest", "latest") where wanted',
-                _plain_routes,
+                '("committed", "earliest", "latest") where wanted, or [fujin.routes.name.kafka], '
+                ".nats, .redis, .amqp or .mqtt with the settings of a broker outside",
+                plain_routes,
             ),
         ],
-        "Names of writers and readers: their topic, and the group whose readers share it. Without a "
+        "Names of writers and readers: their topic, and the group whose readers share it, or the broker "
+        "outside that they lead to (docs/connectors.md). Without a "
         "route a name is that of a topic, and each reader gets everything from the end of the log.",
     ] = msgspec.field(default_factory=dict)
     only_routes: Annotated[Flag, "Names without a route are unknown."] = False
@@ -426,6 +446,10 @@ class FujinConfig(ProtocolSection, frozen=True):
     def makes_topics(self) -> bool:
         return self.auto_create
 
+    def outside(self) -> dict[str, Outside]:
+        found = {name: route.outside for name, route in self.routes.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
 
 def _open_fujin(port: "Port", connection: "QuicConnection", terms: Terms) -> "ConnectionSession":
     from penstock.sessions.fujin.connection import FujinConnection
@@ -435,8 +459,11 @@ def _open_fujin(port: "Port", connection: "QuicConnection", terms: Terms) -> "Co
     chosen = terms.section
     options = FujinOptions(
         routes={
-            name: Route(one.topic, one.group, one.start) for name, one in chosen.routes.items()
+            name: Route(one.topic, one.group, one.start)
+            for name, one in chosen.routes.items()
+            if one.topic is not None
         },
+        outside=terms.outside,
         only_routes=chosen.only_routes,
         auto_create=chosen.auto_create,
         write_headers=RULES[chosen.write_headers],
@@ -500,6 +527,8 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         connection=_open_felix,
         listeners={"felix": "127.0.0.1:5000"},
         section=FelixConfig,
+        publisher="penstock.cli.quic:open_felix",
+        subscriber="penstock.cli.quic:follow_felix",
     ),
     QuicRow(
         name="fujin",
@@ -509,6 +538,8 @@ PROTOCOLS: Final[tuple[ProtocolRow, ...]] = (
         connection=_open_fujin,
         listeners={"fujin": None},
         section=FujinConfig,
+        publisher="penstock.cli.quic:open_fujin",
+        subscriber="penstock.cli.quic:follow_fujin",
     ),
 )
 

@@ -34,6 +34,7 @@ from penstock.server.assembly import (
     engine_settings,
     flight_settings,
     open_engine,
+    outside_routes,
     quic_sessions,
     topic_defaults,
 )
@@ -42,6 +43,7 @@ from penstock.server.banner import (
     Facts,
     command_here,
     key_state,
+    reachable,
     render,
     why_there,
     writing_without_login,
@@ -71,12 +73,15 @@ from penstock.server.net.peer_log import PeerLog
 from penstock.server.net.quic.host import QuicHost
 from penstock.server.net.quic.listener import QuicListener
 from penstock.server.notify import notify
+from penstock.server.pipeline_host import PipelineChild, PipelineHost
 from penstock.server.protocols import quic_rows, tcp_rows
 from penstock.server.reload import Certificates, reload
 from penstock.server.signals import watch_stop_signals
 
 # How often a draining server checks whether open work is done.
 DRAIN_POLL_S: Final = 0.02
+# Of the drain time, for the update of the pipeline that is running.
+PIPELINE_SHARE: Final = 0.7
 # Peers see the server's close and close their side; those that do not are cut off.
 GOODBYE_TIME_S: Final = 0.3
 # Listeners whose connections speak one protocol, and which; all others look at the first bytes.
@@ -120,6 +125,7 @@ class Server:
         environment: Mapping[str, str] = os.environ,
         say: Callable[[str], None] = lambda text: None,
         load_again: Callable[[], LoadedConfig] | None = None,
+        pipeline: PipelineChild | None = None,
     ) -> None:
         self.loaded = loaded
         self.config = loaded.config
@@ -137,6 +143,8 @@ class Server:
         self.environment = environment
         self._say = say
         self.flight: FlightHost | None = None
+        self.pipeline: PipelineHost | None = None
+        self._pipeline_child = pipeline
         self.quic = QuicHost(self.quic_certificate(), self.config.server.data_directory)
         self.audit_file: AuditFile | None = None
         self._http_listener: HttpListener | None = None
@@ -191,6 +199,9 @@ class Server:
         self._lag = LoopLag(loop, self.observations.loop_lag_seconds)
         self.certificates = Certificates(self.config.tls)
         self.certificate_users = certificate_users(self.config)
+        self.routes = outside_routes(self.config, self.environment)
+        self._closing.append(self.routes.close)
+        self.metrics.routes = self.routes
         self._bind()
         # Probes are answered while the log is recovered, unless keys in it decide who may listen.
         if check_exposure(self.config) is None:
@@ -217,11 +228,13 @@ class Server:
             if name not in NOT_OURS and isinstance(listener, Listener):
                 await listener.listen(self._factory(name))
         if self.quic.listeners:
-            sessions = quic_sessions(self.config, self.broker)
+            sessions = quic_sessions(self.config, self.broker, self.routes.by_name)
             await self.quic.start(self.hub, engine_settings(self.config), sessions)
             self.metrics.quic = self.quic
+        await asyncio.to_thread(self.engine.announce, self._advertised(), self._flight_address())
         self.http.state = "ready"
         notify(self.environment, "READY=1")
+        self._start_pipeline()
         if not sys.stderr.isatty():  # on a terminal the banner says it
             where = ", ".join(f"{name} {one.address}" for name, one in self.listeners.items())
             data = os.path.abspath(self.config.server.data_directory)
@@ -297,7 +310,7 @@ class Server:
         self.metrics.broker = self.broker
         self.broker.render_metrics = self._render_metrics
         self.metrics.hub = self.hub
-        self.http.broken = lambda: self.engine.lost
+        self.http.broken = lambda: self.engine.lost or self.engine.cluster().trouble or None
         self.http.certified = self.certified
         self.http.api = Api(self.broker, topic_defaults(self.config), self._advertised())
 
@@ -309,6 +322,10 @@ class Server:
         if listener is None or listener.address.host in ("0.0.0.0", "::"):
             return ""
         return str(listener.address)
+
+    def _flight_address(self) -> str:
+        listener = self.listeners.get("flight")
+        return "" if listener is None else str(listener.address)
 
     def _render_metrics(self) -> Pending[str]:
         token: Pending[str] = Pending()
@@ -364,6 +381,17 @@ class Server:
         self.metrics.flight = self.flight
         await self.flight.start()
 
+    def _start_pipeline(self) -> None:
+        listener = self.listeners.get("flight")
+        if self._pipeline_child is None:
+            return
+        if listener is None:
+            logger.error("no pipeline: it reads over Flight, and listeners.flight is off")
+            return
+        address = reachable(listener.address)
+        self.pipeline = PipelineHost(self._pipeline_child.command(address))
+        self.pipeline.start()
+
     def http_names(self) -> tuple[str, ...]:
         """Allowed values of `Host` besides loopback names and the local address of the connection."""
         hosts, address = self.config.http.hosts, self.config.listeners.http
@@ -395,8 +423,13 @@ class Server:
                 command=command_here(),
                 quic_engine=self.quic.engine_name,
                 quic_trust=self.quic.trusted_by(),
+                tables=None if self.pipeline is None else self._tables(),
             )
         )
+
+    def _tables(self) -> str:
+        assert self._pipeline_child is not None
+        return self._pipeline_child.tables
 
     # --- stop ------------------------------------------------------------------------------------
 
@@ -404,11 +437,17 @@ class Server:
         """Stops the server from any state. A second call does nothing."""
         notify(self.environment, "STOPPING=1")
         self.http.state = "draining"
+        drain_s = self.config.server.drain_time_us / SECOND_US
+        deadline = asyncio.get_running_loop().time() + drain_s
+        if self.pipeline is not None:
+            # Before anything else: its update ends with the broker still there.
+            await self.pipeline.stop(drain_s * PIPELINE_SHARE)
+            self.pipeline = None
         for name, listener in self.listeners.items():
             if name != "http":
                 listener.close()
         if hasattr(self, "hub"):
-            await asyncio.gather(self._drain(), self._stop_flight())
+            await asyncio.gather(self._drain(deadline), self._stop_flight(deadline))
         self.quic.stop()
         if self._http_listener is not None:
             await self._http_listener.stop()
@@ -422,13 +461,12 @@ class Server:
             if closing is not None:
                 await closing
 
-    async def _stop_flight(self) -> None:
+    async def _stop_flight(self, deadline: float) -> None:
         if self.flight is not None:
-            await self.flight.stop(self.config.server.drain_time_us / SECOND_US)
+            await self.flight.stop(max(0.0, deadline - asyncio.get_running_loop().time()))
 
-    async def _drain(self) -> None:
+    async def _drain(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.config.server.drain_time_us / SECOND_US
         self.broker.stopping = True
         for connection in list(self.hub.connections):
             connection.drain()

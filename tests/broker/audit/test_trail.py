@@ -116,6 +116,22 @@ def test_a_transaction_that_an_administrator_ends(bench: Bench) -> None:
     assert event["details"] == {"owner": "job"}
 
 
+def test_a_delayed_message_that_is_cancelled(bench: Bench) -> None:
+    delayed = bench.broker.delayed
+    accepted = delayed.produce(OPS, "t", b"v", 1_000)
+    bench.settle()
+    number = accepted.result()
+    cancelled = delayed.cancel(OPS, number)
+    while not delayed.cancelled:
+        bench.engine.commit.step()
+        bench.run_posted()
+    assert not cancelled.done, "its event is not durable yet"
+    bench.settle()
+    assert cancelled.done and brief(bench)[-1] == ("delayed.cancel", "t", "success")
+    details = events(bench)[-1]["details"]
+    assert isinstance(details, dict) and details["id"] == f"delayed-{number}"
+
+
 def test_a_topic_that_a_publish_makes_is_recorded_and_waits_for_nothing(bench: Bench) -> None:
     bench.broker.publish(OPS, "fresh", None, Records([b"v"]))
     assert brief(bench) == [("topic.create", "fresh", "success")]

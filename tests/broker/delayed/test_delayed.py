@@ -2,20 +2,23 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from broker.bench import ANYBODY, Bench
+from kit.encryption import SECRET, files_with, keys
 from kit.partitions import Clock
 
 from penstock.broker.access.access import Principal
+from penstock.broker.delayed import targets
 from penstock.broker.delayed.firing import FIRED_AT_ONCE
 from penstock.broker.delayed.hour import HOUR_MS, PREFIX
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
 from penstock.log.batch.format import Batch
 from penstock.log.partitions.tokens import AppendToken
-from penstock.log.settings import TopicSettings
+from penstock.log.settings import MAX_RECORD_BYTES, TopicSettings
 
 START_US = 1_700_000_000_000_000
 DAY_MS = 24 * HOUR_MS
@@ -74,6 +77,15 @@ def passes(bench: Bench, milliseconds: int, delivered: int) -> None:
     """Until so many were delivered since the start."""
     bench.advance(milliseconds)
     until(bench, lambda: bench.broker.delayed.delivered >= delivered)
+
+
+def later(bench: Bench, milliseconds: int, delivered: int) -> None:
+    """The same where a delivery has to be tried again."""
+    bench.advance(milliseconds)
+    while bench.broker.delayed.delivered < delivered:
+        bench.advance(1_000)
+        bench.run_posted()
+        bench.run_one()
 
 
 def hours(bench: Bench) -> list[str]:
@@ -289,3 +301,83 @@ def test_a_delivery_that_fails_is_tried_again(
     bench.engine.transactions = transactions
     assert values(bench) == [b"100", b"200"]
     assert caplog.text.count("delayed messages that are due wait") == 1
+
+
+def test_a_topic_that_is_gone_comes_back_whatever_the_limits(tmp_path: Path) -> None:
+    """Its messages were accepted: those of other topics do not wait for room."""
+    bench = open_bench(str(tmp_path / "data"), max_topics=3)
+    produce(bench, 100, topic="gone")
+    produce(bench, 200, topic="t")
+    bench.broker.delete_topic(ANYBODY, "gone")
+    until(bench, lambda: bench.engine.topic("gone") is None)
+    bench.engine.create_topic("another", 1)
+    passes(bench, 200, 2)
+    assert values(bench, "gone") == [b"100"] and values(bench) == [b"200"]
+    bench.close()
+
+
+def test_a_partition_that_has_stopped_holds_nobody_up(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its messages become dead letters; what is due for others is delivered."""
+    bench.engine.create_topic("bad", 2)
+    for number in range(2):
+        token = bench.publish("bad", b"a", partition=number)
+        until(bench, lambda token=token: token.done)  # type: ignore[misc]  # a default of a lambda
+    produce(bench, 100, topic="bad")
+    produce(bench, 200, topic="t")
+    partitions = bench.engine.catalogue.get("bad").partitions
+    for number in range(2):
+        partitions.open(number).stopped = "flush failed: Input/output error"
+    passes(bench, 200, 2)
+    assert values(bench) == [b"200"] and values(bench, "bad.dlq") == [b"100"]
+    (view,) = bench.read("bad.dlq").views
+    assert dict(view.headers(0))[b"penstock-reason"].startswith(b"the partition has stopped")
+
+
+def test_a_stopped_partition_is_passed_for_another_one(bench: Bench) -> None:
+    bench.engine.create_topic("half", 2)
+    first = bench.publish("half", b"a", partition=0)
+    until(bench, lambda: first.done)
+    bench.engine.catalogue.get("half").partitions.open(0).stopped = "flush failed: broken"
+    for number in range(3):
+        produce(bench, 100, topic="half")
+        passes(bench, 100, number + 1)
+    assert values(bench, "half") == [b"a"] and bench.values("half", 1) == [b"100"] * 3
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["delivered", "dead letter"])
+def test_what_was_encrypted_stays_so_when_its_topic_is_gone(
+    bench: Bench, tmp_path: Path, dead: bool
+) -> None:
+    """The topic comes back for the message, and nothing of it is on the disk in the clear."""
+    bench.engine.use_keys(keys(1))
+    bench.engine.create_topic("t", 1, TopicSettings(encryption=True))
+    accepted = bench.broker.delayed.produce(ANYBODY, "t", SECRET, 100)
+    until(bench, lambda: accepted.done)
+    bench.broker.delete_topic(ANYBODY, "t")
+    until(bench, lambda: bench.engine.topic("t") is None)
+    if dead:
+        bench.broker.options = replace(
+            bench.broker.options, default_settings=TopicSettings(record_bytes=4)
+        )
+    later(bench, 100, 1)
+    assert values(bench, "t.dlq" if dead else "t") == [SECRET]
+    assert files_with(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("most", [MAX_RECORD_BYTES, 3_000_500], ids=["headers", "no room"])
+def test_dead_letters_take_what_their_topic_once_took(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """It was accepted: that its topic takes less now, and the dead letters too, does not lose it."""
+    monkeypatch.setattr(targets, "MAX_RECORD_BYTES", most)
+    size = 3_000_000
+    bench.engine.create_topic("t", 1, TopicSettings(record_bytes=MAX_RECORD_BYTES))
+    accepted = bench.broker.delayed.produce(ANYBODY, "t", bytes(size), 100)
+    until(bench, lambda: accepted.done)
+    changed = bench.broker.change_topic(ANYBODY, "t", {"record_bytes": 1_000})
+    until(bench, lambda: changed.done)
+    later(bench, 100, 1)
+    (view,) = bench.read("t.dlq").views
+    assert len(view.value(0)) == size and bool(view.headers(0)) == (most == MAX_RECORD_BYTES)

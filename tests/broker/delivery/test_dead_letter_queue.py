@@ -85,6 +85,33 @@ def test_a_list_is_bounded_in_bytes(bench: Bench) -> None:
     assert [one.id for one in listed(bench, 9, "0-1")] == ["0-2"]
 
 
+@pytest.mark.parametrize(
+    ("headers", "origin"),
+    [
+        ([(b"penstock-topic", b"t")], []),
+        (
+            [(b"penstock-topic", b"t"), (b"penstock-partition", b"1"), (b"penstock-offset", b"17")],
+            [(b"penstock-origin", b"t/1/17")],
+        ),
+        (
+            [(b"penstock-origin", b"t/0/3"), (b"penstock-topic", b"t"),
+             (b"penstock-partition", b"1"), (b"penstock-offset", b"17")],
+            [(b"penstock-origin", b"t/0/3")],
+        ),
+    ],
+)  # fmt: skip
+def test_a_copy_says_where_the_record_was_at_first(
+    bench: Bench, headers: list[tuple[bytes, bytes]], origin: list[tuple[bytes, bytes]]
+) -> None:
+    bury(bench, b"old")
+    records = Records([b"a"], [b"k"], [[(b"trace", b"1"), *headers]])
+    token = bench.broker.publish(ANYBODY, "t.dlq", 0, records)
+    bench.wait_for(lambda: token.done)
+    replay(bench, "0-1")
+    (record,) = bench.read("t").views[0].records()
+    assert record.headers == [(b"trace", b"1"), *origin]
+
+
 def test_a_replay_publishes_once_and_marks(bench: Bench) -> None:
     bury(bench, b"a", b"b")
     replay(bench, "0-1")

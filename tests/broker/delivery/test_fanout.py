@@ -2,13 +2,19 @@
 
 from collections.abc import Hashable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from broker.bench import ANYBODY, Bench, numbered
 
 from penstock.broker.access.access import Principal
 from penstock.broker.delivery.fanout import FanoutSubscription, Policy
+from penstock.broker.delivery.feed import FOREVER
 from penstock.broker.errors import BrokerError, Code
+from penstock.log.engine import Engine, Pending, ReadResult
+
+# Of one event.
+MOST_BYTES = 300
 
 
 class Lines:
@@ -22,9 +28,15 @@ class Lines:
         self.max_bytes = max_bytes
         self.encoded = 0
 
+    def fits(self, value_bytes: int) -> bool:
+        return value_bytes <= MOST_BYTES
+
     def encode(self, values: list[bytes]) -> bytes:
         self.encoded += 1
         return b",".join(values)
+
+    def encode_missed(self, what: str) -> bytes:
+        return what.encode()
 
 
 class Taker:
@@ -39,7 +51,7 @@ class Taker:
         return len(self.chunks) < self.room
 
     def deliver(self, chunk: bytes, events: int) -> None:
-        assert chunk.count(b",") == events - 1
+        assert not events or chunk.count(b",") == events - 1
         self.chunks.append(chunk)
 
     def ended(self, why: str) -> None:
@@ -101,14 +113,38 @@ def test_a_chunk_ends_at_its_bytes_and_a_large_event_goes_alone(bench: Bench) ->
     assert [len(chunk) for chunk in taker.chunks] == [60, 60, 200, 101]
 
 
-def test_events_that_follow_each_other_go_together(bench: Bench) -> None:
+@pytest.mark.parametrize("policy", ["block", "drop_oldest"])
+def test_what_fits_no_frame_is_told_and_counted(bench: Bench, policy: Policy) -> None:
+    """Once for each subscriber; what stands around it comes."""
+    takers = [Taker(), Taker()]
+    subscriptions = [subscribe(bench, taker, policy=policy) for taker in takers]
+    bench.publish("t", b"a", b"b" * MOST_BYTES, b"c" * (MOST_BYTES + 1), b"d")
+    bench.publish("t", b"e" * (MOST_BYTES + 1))
+    flow(bench)
+    told = (
+        "topic 't' partition 0 offset {}: an event of 301 bytes does not fit a frame of this subscriber"
+        " and is left out; read it with another protocol"
+    )
+    for taker, subscription in zip(takers, subscriptions, strict=True):
+        assert taker.chunks == [
+            b"a", b"b" * MOST_BYTES, told.format(2).encode(), b"d", told.format(4).encode()
+        ]  # fmt: skip
+        assert subscription.dropped == 2
+    assert bench.broker.fanout.counters.dropped == 4
+
+
+def test_the_first_event_goes_at_once_and_those_that_follow_it_go_together(bench: Bench) -> None:
     taker = Taker()
     subscribe(bench, taker)
     bench.publish("t", b"1")
+    assert taker.chunks == [b"1"]
     bench.publish("t", b"2")
-    assert taker.chunks == []
+    bench.publish("t", b"3")
+    assert taker.chunks == [b"1"]
     flow(bench)
-    assert taker.chunks == [b"1,2"]
+    assert taker.chunks == [b"1", b"2,3"]
+    bench.publish("t", b"4")
+    assert taker.chunks == [b"1", b"2,3", b"4"]
 
 
 def test_what_was_published_before_is_not_delivered_even_if_it_is_not_durable_yet(
@@ -190,6 +226,55 @@ def test_a_deleted_topic_ends_its_subscriptions(bench: Bench) -> None:
     bench.publish("t", b"new")
     flow(bench)
     assert again.chunks == [b"new"]  # not the chunk of the topic that had this name
+
+
+class LateReads:
+    """The engine, but reads end when the test says so."""
+
+    def __init__(self, engine: Engine, late: list[Pending[ReadResult]]) -> None:
+        self._engine = engine
+        self._late = late
+
+    def read(self, *_: object) -> Pending[ReadResult]:
+        self._late.append(Pending())
+        return self._late[-1]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+
+def test_a_read_that_is_under_way_when_its_topic_is_deleted_is_nobodys(bench: Bench) -> None:
+    """The topic that has the name now begins with the same offsets."""
+    fanout = bench.broker.fanout
+    old = subscribe(bench, Taker(room=0))  # what it has read would be shared
+    bench.publish("t", b"old")
+    bench.settle()
+    found: list[object] = []
+    late: list[Pending[ReadResult]] = []
+    read = bench.engine.read(*("t", 0, 0, 100))
+    bench.settle()
+    engine = bench.broker.engine
+    bench.broker.engine = cast(Engine, LateReads(engine, late))
+    fanout.chunk(old, 0, 0, FOREVER, found.append)
+    bench.broker.engine = engine
+    bench.broker.delete_topic(ANYBODY, "t")
+    bench.settle()
+    bench.broker.create_topic(ANYBODY, "t", 1)
+    taker = Taker()
+    subscribe(bench, taker)
+    late[0].settle(read.result(0), None)
+    bench.publish("t", b"new")
+    flow(bench)
+    assert (found, taker.chunks) == ([], [b"new"])
+
+
+def test_drops_are_told_once_in_a_while(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    subscribe(bench, Taker(room=1), "drop_newest")
+    for number in range(100):
+        bench.publish("t", b"%d" % number)
+        flow(bench)
+    (line,) = [one.getMessage() for one in caplog.records if "too slow" in one.getMessage()]
+    assert line == "a subscriber of 't' (anybody) is too slow: it has missed 1 events (drop_newest)"
 
 
 def test_who_leaves_gets_nothing_more_and_idle_topics_are_not_watched(bench: Bench) -> None:

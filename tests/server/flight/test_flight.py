@@ -112,6 +112,21 @@ def test_columns_as_they_are_asked_for(client: FlightClient, topic: str) -> None
     assert found.to_pylist() == [{"offset": 0, "headers": None, "value": b"a"}]
 
 
+def test_protocol_tells_by_which_door_a_record_came(
+    running: LiveServer, client: FlightClient, topic: str
+) -> None:
+    client.write(topic, table(b"a"), create=True)
+    with Talker(running.port()) as rustlog:
+        rustlog.ask(BINARY.produce(topic, 0, [b"b"]))
+    client.begin(topic, 60)
+    client.stage(topic, 1, topic, table(b"c"))
+    client.commit_transaction(topic, [1])
+    found = client.read(topic, columns=["protocol", "value"]).read_all().to_pylist()
+    assert [(row["value"], row["protocol"]) for row in found] == [
+        (b"a", "flight"), (b"b", "rustlog"), (b"c", "flight"),
+    ]  # fmt: skip
+
+
 def test_many_small_batches_come_as_few(running: LiveServer, topic: str) -> None:
     make(running, topic)
 
@@ -350,6 +365,25 @@ def test_flights_and_infos(running: LiveServer, client: FlightClient, topic: str
         assert rows.column("value").to_pylist() == [b"a", b"b"]
         names = {action.type for action in plain.list_actions(options)}
         assert names >= {"topics", "offsets", "offsets_by_time", "commit_group", "committed"}
+
+
+def test_schemas_of_the_registry(running: LiveServer, client: FlightClient, topic: str) -> None:
+    make(running, topic)
+    registry = running.server.broker.schemas.registry
+    proto = b'syntax = "proto3"; message M { string a = 1; }'
+    for number in (1, 2):
+        registry.register(topic, "json", b'{"maxProperties": %d}' % number)
+    registry.register(f"{topic}-p", "protobuf", proto)
+    latest, first = client.schema(topic), client.schema(topic, 1)
+    assert (latest.version, latest.kind, latest.definition) == (2, "json", '{"maxProperties": 2}')
+    assert (first.version, list(first.versions), first.descriptors) == (1, [1, 2], b"")
+    assert b"definition.proto" in client.schema(f"{topic}-p").descriptors
+    for name, version in (("nowhere", 0), (topic, 3)):
+        with pytest.raises(Refused, match=name):
+            client.schema(name, version)
+    assert client.describe(topic).schema == ""
+    running.settle(lambda: running.server.engine.change_topic(topic, {"schema": topic}))
+    assert (client.describe(topic).schema, client.describe(topic).schema_version) == (topic, 0)
 
 
 def test_offsets_of_some_partitions(running: LiveServer, client: FlightClient, topic: str) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kit.engines import embedded
-from kit.flight_client import FLIGHT
+from kit.flight_client import FLIGHT, connect_to
 from kit.flight_peer import Peer, values_table
 from kit.live_server import WAIT_S, LiveServer, ServerProcess
 from pyarrow import flight
 
-from penstock.client.errors import PASSING, CommitUnfinished, Unavailable
+from penstock.client.errors import PASSING, CommitUnfinished, Refused, Unavailable
+from penstock.client.flight import FlightClient
+from penstock.client.flight.client import Begun
 from penstock.client.flight.errors import telling
 from penstock.log import errors as log
 from penstock.log.settings import TopicSettings
@@ -170,6 +172,33 @@ def test_after_the_commit_nothing_can_be_added(peer: Peer, topic: str) -> None:
         peer.stage(topic, 1, topic, b"late")
     with pytest.raises(pa.ArrowException, match=r"24 TRANSACTION_NOT_OPEN.*is committed"):
         peer.act("abort", name=topic)
+
+
+@pytest.fixture
+def client(running: LiveServer) -> Iterator[FlightClient]:
+    with connect_to(running) as client:
+        yield client
+
+
+def test_a_committed_name_tells_its_rows(client: FlightClient, topic: str) -> None:
+    assert client.begin_transaction(topic, 60) == Begun(False)
+    client.commit_transaction(topic, {}, 12)
+    assert client.begin_transaction(topic, 60) == Begun(True, 12)
+    # Nothing is told where the commit has told nothing.
+    client.begin(f"{topic}-x", 60)
+    client.commit_transaction(f"{topic}-x", {})
+    assert client.begin_transaction(f"{topic}-x", 60) == Begun(True, None)
+
+
+def test_an_earlier_run_is_refused_at_begin_and_commit(client: FlightClient, topic: str) -> None:
+    client.begin_transaction(f"{topic}-0", 60, (topic, "first"))
+    client.begin_transaction(f"{topic}-1", 60, (topic, "second"))
+    with pytest.raises(Refused, match="was followed by second") as caught:
+        client.begin_transaction(f"{topic}-2", 60, (topic, "first"))
+    assert caught.value.code == 17
+    with pytest.raises(Refused, match="was followed by second"):
+        client.commit_transaction(f"{topic}-0", {}, None, (topic, "first"))
+    client.commit_transaction(f"{topic}-0", {}, 0, (topic, "second"))
 
 
 def test_names_of_others_are_not_seen(running: LiveServer, peer: Peer, topic: str) -> None:

@@ -16,7 +16,7 @@ from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.records import Records
 from penstock.log.errors import UnknownTopic
 from penstock.server.http import app
-from penstock.server.http.app import MAX_BODY_BYTES
+from penstock.server.http.calls import MAX_BODY_BYTES
 
 ADMIN = Principal("test", "admin")
 
@@ -187,10 +187,11 @@ def test_groups_and_their_reset(tmp_path: Path) -> None:
                 {"topic": "t", "partition": 1, "offset": 0, "latest": 0, "lag": 0},
             ],
         }
+        group["committed_us"] = running.server.engine.group_updated_us("g")
         listed = {"groups": [{**group, "members": 0}]}
         assert (await running.call("GET", "/api/v1/groups")).json == listed
         offsets = [{**one, "member": None} for one in group["offsets"]]
-        alone = {"name": "g", "offsets": offsets, "members": [], "connections": {}}
+        alone = {**group, "offsets": offsets, "members": [], "connections": {}}
         assert (await running.call("GET", "/api/v1/groups/g")).json == alone
         for body, expected in (
             ({"topic": "t", "to": 9}, (416, "OFFSET_OUT_OF_RANGE")),

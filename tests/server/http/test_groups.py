@@ -72,6 +72,7 @@ def test_members_of_flymq(server: LiveServer, call: Caller) -> None:
         found = call("GET", "groups/fliers").json
         assert found == {
             "name": "fliers",
+            "committed_us": None,
             "offsets": [],
             "members": [],
             "connections": {"fly": 1},
@@ -110,6 +111,7 @@ def test_who_asks_and_the_cluster(server: LiveServer, call: Caller) -> None:
         {
             "id": "n1",
             "address": f"127.0.0.1:{server.port()}",
+            "cluster_address": "",
             "status": "online",
             "leader": True,
         }

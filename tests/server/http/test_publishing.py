@@ -184,6 +184,9 @@ def test_schemas(call: Caller) -> None:
         {"topic": "bound.dlq", "partition": 0, "offset": 0},
     ]
     assert len(call("GET", "topics/bound/dead-letters").json["dead_letters"]) == 1
+    later = call("POST", "topics/bound/records", {**mixed, "delay_ms": 3_600_000}).json["records"]
+    assert later[0]["topic"] == "bound" and later[0]["id"].startswith("delayed-")
+    assert later[1] == {"topic": "bound.dlq", "partition": 0, "offset": 1}
 
 
 def test_where_a_time_is(call: Caller) -> None:

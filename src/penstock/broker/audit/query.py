@@ -27,14 +27,15 @@ T = TypeVar("T")
 DEFAULT_LIMIT: Final = 100
 # Of one answer: 2 MiB or so of events.
 MAX_LIMIT: Final = 5_000
-# Events that one query looks at: some seconds of a thread.
-MAX_SCANNED: Final = 1_000_000
+# Events that one query looks at: 4 to 8 us each, so a second or two of a thread, which shares Python's
+# global lock with the event loop. Who looks for older ones gives times.
+MAX_SCANNED: Final = 200_000
 # Offsets that are read at once when going back, and bytes of one read: a batch has thousands of events, and
 # is unpacked again for every window that it reaches into.
 WINDOW: Final = 10_000
 READ_BYTES: Final = 1024 * 1024
-# Events after which the thread lets others have Python's global lock: about a millisecond.
-ROWS_AT_ONCE: Final = 500
+# Events after which the thread lets others have Python's global lock: half a millisecond.
+ROWS_AT_ONCE: Final = 100
 # Queries, and exports, at the same time: each takes a thread and a part of the processor.
 MAX_AT_ONCE: Final = 2
 # A read takes milliseconds.

@@ -20,10 +20,9 @@ class Part:
     """Messages of a run that follow each other and went into one append: their ids follow each other too,
     or there is the reason why they are not stored."""
 
-    __slots__ = ("count", "error", "first_id", "first_row", "run")
+    __slots__ = ("count", "error", "first_id", "first_row")
 
-    def __init__(self, run: "Accepted", first_row: int) -> None:
-        self.run = run
+    def __init__(self, first_row: int) -> None:
         self.first_row = first_row
         self.count = 0
         self.first_id = 0
@@ -58,28 +57,34 @@ class Accepted:
     def settle(self, part: Part) -> None:
         self._parts.append(part)
         self._left -= part.count
-        if self._left == 0 and self._callback is not None:
-            self._callback(self)
+        if self._left == 0:
+            callback, self._callback = self._callback, None
+            if callback is not None:
+                callback(self)
 
 
 class Gathered:
-    """Messages for one append to an hour."""
+    """Messages for one append to an hour. It knows the runs, their parts do not: a cycle would wait for the
+    garbage collector, with the messages of its run."""
 
-    __slots__ = ("builder", "dues_ms", "first_ms", "hour", "parts")
+    __slots__ = ("_runs", "builder", "dues_ms", "first_ms", "hour", "parts")
 
     def __init__(self, hour: Hour, first_ms: int) -> None:
         self.hour = hour
         self.builder = BatchBuilder()
         self.dues_ms: list[int] = []
         self.parts: list[Part] = []
+        # The run of each part.
+        self._runs: list[Accepted] = []
         # The earliest due time.
         self.first_ms = first_ms
 
     def add(self, run: Accepted, row: int, topic: bytes, value: bytes, due_ms: int) -> None:
         part = self.parts[-1] if self.parts else None
-        if part is None or part.run is not run or part.first_row + part.count != row:
-            part = Part(run, row)
+        if part is None or self._runs[-1] is not run or part.first_row + part.count != row:
+            part = Part(row)
             self.parts.append(part)
+            self._runs.append(run)
         part.count += 1
         self.builder.add(value, due_ms * MILLISECOND_US, topic)
         self.dues_ms.append(due_ms)
@@ -88,8 +93,8 @@ class Gathered:
     def settle(self, first_offset: int, error: BaseException | None) -> None:
         """Tells the runs."""
         offset = first_offset
-        for part in self.parts:
+        for run, part in zip(self._runs, self.parts, strict=True):
             part.first_id = message_id(self.hour.number, offset)
             part.error = error
             offset += part.count
-            part.run.settle(part)
+            run.settle(part)

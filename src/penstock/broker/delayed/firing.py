@@ -91,7 +91,7 @@ class Firing:
     def fire(self) -> None:
         """Begins the delivery of what is due, hour by hour."""
         messages = self._messages
-        if self._busy or messages.closed or self._broker.stopping:
+        if self._busy or messages.closed or self._broker.stopping or not messages.active:
             return
         self._prepare()
         hours = messages.by_number
@@ -156,7 +156,10 @@ class Firing:
             return
         place = PLACE.pack(*taken.last(len(taken.offsets)))
         targets.append((hour.name, MARKS, encode_values([place], self._broker.clock_us())))
-        name = f"{hour.name}-{hour.marks}"
+        # Two processes may for a moment both deliver what is due: the same run has the same name, so it is
+        # written once, and another run is not taken for it.
+        last_due_ms, last_offset = taken.last(len(taken.offsets))
+        name = f"{hour.name}-{hour.marks}-{last_due_ms}-{last_offset}-{len(taken.offsets)}"
         count = sum(map(len, values.values()))
         self._transact(hour, name, targets, count, lambda: self._commit(hour, taken, values))
 

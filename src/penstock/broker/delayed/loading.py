@@ -19,6 +19,8 @@ MILLISECOND_US: Final = 1_000
 # Some thousand messages: a few milliseconds of the event loop.
 STEP_BYTES: Final = 256 * 1024
 RETRY_S: Final = 1.0
+# Offsets before the end of the marks that surely hold the last one.
+LAST_MARKS: Final = 8
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,8 @@ class _Loading:
             self._end = hour.load_end
         elif part == MARKS:
             hour.marks = self._end
-            self._offset = max(self._end - 1, self._offset)
+            # The last one counts. Behind it may stand what is no record: marks of transactions in Kafka.
+            self._offset = max(self._end - LAST_MARKS, self._offset)
         self._step()
 
     def _step(self) -> None:

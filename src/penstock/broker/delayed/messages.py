@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
+from penstock.broker.audit.events import DELAYED_CANCELLED, time_text
 from penstock.broker.delayed.accepting import MILLISECOND_US, Accepted, Gathered
 from penstock.broker.delayed.firing import Firing
 from penstock.broker.delayed.hour import (
@@ -34,6 +35,8 @@ from penstock.log.settings import MAX_RECORD_BYTES, TopicSettings
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
+# Of one process at a time, where several serve the log.
+DUTY: Final = "delayed"
 # An append of an hour is closed at this size; a single large message may pass it. A message that is due
 # is read with its whole append, so it is not large.
 APPEND_BYTES: Final = 64 * 1024
@@ -57,8 +60,27 @@ class DelayedMessages:
         self.closed = False
         self.cancelled = 0
         self._firing = Firing(self)
-        load_hours(broker, self.by_number, self._loaded)
+        # Whether this process delivers them; where it does not, who does, once that is known.
+        self.active = False
+        self._elsewhere = ""
+        broker.engine.take_duty(DUTY, self._gained, self._lost)
+
+    def _gained(self) -> None:
+        self.active = True
+        load_hours(self.broker, self.by_number, self._loaded)
         self.encrypt_hours()
+
+    def _lost(self, address: str) -> None:
+        """Another process has read what is pending, and delivers it."""
+        self.active = False
+        self._elsewhere = address
+        self.by_number.clear()
+
+    def _check_active(self) -> None:
+        if not self.active:
+            place = f"the gateway at {self._elsewhere}" if self._elsewhere else "another gateway"
+            text = f"delayed messages are taken by {place}: send them there, or try again later"
+            raise BrokerError(Code.OVERLOADED, text)
 
     @property
     def pending(self) -> int:
@@ -124,6 +146,7 @@ class DelayedMessages:
         them: then none is taken."""
         broker = self.broker
         broker.require(principal, Operation.PUBLISH, topic)
+        self._check_active()
         self._check_delay(max(delays_ms))
         if broker.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
@@ -237,6 +260,7 @@ class DelayedMessages:
         """Durable when it is done: the message is not delivered then. Needs the right to publish to its
         topic; without it the message seems not to exist."""
         self.broker.require(principal, Operation.CANCEL_DELAYED)
+        self._check_active()
         place = split_id(number)
         hour = self.by_number.get(place[0])
         if hour is None:
@@ -295,10 +319,23 @@ class DelayedMessages:
                 self.cancelled += 1
             else:
                 hour.restore(offset)
-            done.settle(None, token.error)
             self._firing.arm()
+            self._record(principal, topic, number, due_ms, token.error).on_done(
+                lambda _: done.settle(None, token.error)
+            )
 
         token.on_done(written)
+
+    def _record(
+        self, who: Principal, topic: str, number: int, due_ms: int, error: BaseException | None
+    ) -> Pending[None]:
+        """In the audit trail: who waits for the cancel waits for that too."""
+        details = {"id": f"delayed-{number}", "due": time_text(due_ms * MILLISECOND_US)}
+        written = self.broker.audit.changed(who, DELAYED_CANCELLED, topic, details, error)
+        if written is None:
+            written = Pending()
+            written.settle(None, None)
+        return written
 
 
 def not_found(number: int) -> BrokerError:

@@ -1,10 +1,11 @@
 """What is done with dead letters: looking at them, publishing them again, and removing them.
 
 An entry is a record of `<topic>.dlq`, whoever wrote it. Its id is `partition-offset`.
-A replay publishes it to its topic without the headers that it got as a dead letter, and notes that in the
-metadata: another replay is refused, unless it is forced. The copy is written by a transaction that is named
-after the entry and the number of the replay. A replay that a crash has cut off before the note is
-therefore finished by the next one, and the topic has one copy.
+A replay publishes it to its topic without the headers that it got as a dead letter, but with one that says
+where the record was at first. It notes that in the metadata: another replay is refused, unless it is
+forced. The copy is written by a transaction that is named after the entry and the number of the replay. A
+replay that a crash has cut off before the note is therefore finished by the next one, and the topic has one
+copy.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,8 @@ LIST_BYTES: Final = 8 * 1024 * 1024
 MAX_LISTED: Final = 10_000
 # Notes on entries that retention has removed, which each replay forgets: more than it makes.
 FORGOTTEN_AT_ONCE: Final = 100
+# Of a copy: where the record was at first.
+ORIGIN_HEADER: Final = HEADER_PREFIX + b"origin"
 # Offsets in names have a fixed length, so that notes stand in their order.
 _OFFSET: Final = "{:020d}"
 
@@ -70,6 +73,15 @@ class DeadLetter:
     def deliveries(self) -> int:
         text = self._header("deliveries")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+    def origin(self) -> Headers:
+        """A header for its copy: topic/partition/offset of the record that it was at first, so that whoever
+        reads both takes them for one. Empty where the letter does not tell."""
+        known = [content for name, content in self.headers if name == ORIGIN_HEADER]
+        if known:
+            return [(ORIGIN_HEADER, known[0])]
+        place = [self._header(name) for name in ("topic", "partition", "offset")]
+        return [(ORIGIN_HEADER, "/".join(place).encode())] if all(place) else []
 
     def _header(self, name: str) -> str:
         """Of one that a peer wrote there by hand it may be anything."""
@@ -152,6 +164,7 @@ class DeadLetterQueue:
         """What a thread has to do."""
         broker = self._broker
         headers = [one for one in letter.headers if not one[0].startswith(HEADER_PREFIX)]
+        headers += letter.origin()
         records = Records(
             [letter.value],  # type: ignore[list-item]  # a null is one too, as in dead_letters.py
             [letter.key],

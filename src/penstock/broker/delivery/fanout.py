@@ -8,11 +8,13 @@ holds up nobody. What happens to it then is its policy:
     drop_newest   events that come while its queue is full are left out
     disconnect    it ends when its queue is full
 
-A chunk ends at the first of: so many events, so many bytes, the end of what is visible. New events wait a
-moment for others that follow them. Knows no wire format: an Encoding makes the bytes, a Sink takes them.
-Lives on the event loop.
+A chunk ends at the first of: so many events, so many bytes, the end of what is visible. The first event
+after a pause goes at once, in the callback that makes it visible; those that follow it closely wait a
+moment for each other. An event that fits no frame is left out, and the subscriber is told in its place.
+Knows no wire format: an Encoding makes the bytes, a Sink takes them. Lives on the event loop.
 """
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -29,12 +31,17 @@ from penstock.turns import Turn
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
+logger = logging.getLogger(__name__)
+
 Policy = Literal["block", "drop_oldest", "drop_newest", "disconnect"]
 
 # Encoded chunks that are kept for others, of all topics together.
 SHARED_BYTES: Final = 32 * 1024 * 1024
 # After a read error of the disk: it is not worth asking again sooner.
 RETRY_READ_S: Final = 1.0
+# A line of the log about slow subscribers of a topic, at most so often.
+COMPLAINT_US: Final = 60 * 1_000_000
+SECOND_US: Final = 1_000_000
 # Subscriptions between two looks at the clock.
 PUMPED_BETWEEN_LOOKS: Final = 8
 
@@ -55,10 +62,20 @@ class Encoding(Protocol):
     @property
     def max_events(self) -> int: ...
     @property
-    def max_bytes(self) -> int: ...
+    def max_bytes(self) -> int:
+        """Of the events of a chunk; so many always fit. One that is larger goes alone."""
+        ...
+
     @property
     def delay_s(self) -> float: ...
+    def fits(self, value_bytes: int) -> bool:
+        """Whether an event of this size can be sent alone."""
+        ...
+
     def encode(self, values: list[bytes]) -> bytes: ...
+    def encode_missed(self, what: str) -> bytes:
+        """Tells of an event that cannot be sent."""
+        ...
 
 
 class Sink(Protocol):
@@ -68,16 +85,25 @@ class Sink(Protocol):
         """Whether more may be delivered; when that changes, it calls `FanoutSubscription.pump`."""
         ...
 
-    def deliver(self, chunk: bytes, events: int) -> None: ...
+    def deliver(self, chunk: bytes, events: int) -> None:
+        """`events`: 0 for what tells of one that is left out."""
+        ...
+
     def ended(self, why: str) -> None:
         """The subscription is over, and not by its own `leave`."""
         ...
 
 
 class Chunk(NamedTuple):
+    """`events`: 0 with data tells of an event that is left out, without data there was nothing to send."""
+
     data: bytes
     events: int
     next_offset: int
+
+
+# Who waits for one read.
+Waiting = list[Callable[[Chunk | None], None]]
 
 
 @dataclass(slots=True)
@@ -90,7 +116,8 @@ class FanoutCounters:
 
 
 class FanoutSubscription:
-    """`dropped`: events that it did not get because it was slow, or because the log no longer had them."""
+    """`dropped`: events that it did not get because it was slow, because the log no longer had them, or
+    because they fit no frame."""
 
     def __init__(
         self,
@@ -167,7 +194,7 @@ class FanoutSubscription:
 
     def _drop(self, count: int) -> None:
         self.dropped += count
-        self._fanout.counters.dropped += count
+        self._fanout.dropped(self, count)
 
     def has_more(self) -> bool:
         """Whether something that is visible now was not delivered yet."""
@@ -229,7 +256,10 @@ class FanoutSubscription:
         if self.over:
             return
         self._advance(partition, chunk.next_offset)
-        if chunk.events:
+        if chunk.data:
+            if not chunk.events:
+                self.dropped += 1
+                self._fanout.counters.dropped += 1
             self.sink.deliver(chunk.data, chunk.events)
         self.pump()
 
@@ -240,15 +270,28 @@ class FanoutSubscription:
 
 
 class _Topic:
-    """A topic with subscriptions: how far each partition is known, and who listens."""
+    """A topic with subscriptions: how far each partition is known, who listens, and when these were last
+    served."""
 
-    __slots__ = ("ends", "planned", "subscriptions", "wakes")
+    __slots__ = (
+        "asking",
+        "ends",
+        "planned",
+        "pumped_us",
+        "quiet_until_us",
+        "subscriptions",
+        "wakes",
+    )
 
     def __init__(self) -> None:
         self.subscriptions: dict[FanoutSubscription, None] = {}
         self.ends: dict[int, int] = {}
         self.wakes: dict[int, Callable[[], None]] = {}
+        # Within `watch`, which calls back before it returns when there is something already.
+        self.asking = False
         self.planned = False
+        self.pumped_us = 0
+        self.quiet_until_us = 0
 
 
 class Fanout:
@@ -258,7 +301,7 @@ class Fanout:
         self._topics: dict[str, _Topic] = {}
         self._chunks: OrderedDict[Key, Chunk] = OrderedDict()
         self._chunk_bytes = 0
-        self._reads: dict[Key, list[Callable[[Chunk | None], None]]] = {}
+        self._reads: dict[Key, Waiting] = {}
         broker.engine.watch_topics(self._changed)
 
     def subscribe(
@@ -295,7 +338,7 @@ class Fanout:
 
         def known(done: AppendToken) -> None:
             if not one.over:
-                start = latest if done.error is not None else done.base_offset + done.count
+                start = latest if done.error is not None else done.end_offset()
                 one.begin(partition, start)
                 # What was seen to come while the start was not known.
                 one.grew(partition, start, self._topics[one.topic].ends[partition])
@@ -308,6 +351,26 @@ class Fanout:
             return self.broker.engine.offsets(topic, partition)[1]
         except LogError:  # deleted
             return 0
+
+    def dropped(self, one: FanoutSubscription, count: int) -> None:
+        """Counted, and told in the log of the server, of a topic once in a while."""
+        self.counters.dropped += count
+        if self._may_complain(one.topic):
+            logger.warning(
+                "a subscriber of %r (%s) is too slow: it has missed %d events (%s)",
+                one.topic,
+                one.principal.name,
+                one.dropped,
+                one.policy,
+            )
+
+    def _may_complain(self, topic: str) -> bool:
+        found = self._topics.get(topic)
+        now_us = self.broker.engine.run_us()
+        if found is None or now_us < found.quiet_until_us:
+            return False
+        found.quiet_until_us = now_us + COMPLAINT_US
+        return True
 
     def forget(self, one: FanoutSubscription) -> None:
         found = self._topics.get(one.topic)
@@ -329,9 +392,11 @@ class Fanout:
         if found is not None:
             for one in list(found.subscriptions):
                 one.end(DELETED)
-        # A topic of the same name begins with the same offsets.
+        # A topic of the same name begins with the same offsets: none of this is its own.
         for key in [key for key in self._chunks if key[0] == topic]:
             self._chunk_bytes -= len(self._chunks.pop(key).data)
+        for key in [key for key in self._reads if key[0] == topic]:
+            del self._reads[key]
 
     # --- following -------------------------------------------------------------------------------
 
@@ -343,14 +408,19 @@ class Fanout:
     def _watch(self, topic: str, found: _Topic, partition: int) -> None:
         def wake() -> None:
             found.wakes.pop(partition, None)
-            # Not at once: `watch` calls back before it returns when there is something already.
-            self.broker.later(0.0, lambda: self._grew(topic, found, partition))
+            if found.asking:
+                self.broker.later(0.0, lambda: self._grew(topic, found, partition))
+            else:
+                self._grew(topic, found, partition)
 
         found.wakes[partition] = wake
+        found.asking = True
         try:
             self.broker.engine.watch(topic, partition, found.ends[partition], wake)
         except LogError:  # deleted: the broker tells
             found.wakes.pop(partition, None)
+        finally:
+            found.asking = False
 
     def _grew(self, topic: str, found: _Topic, partition: int) -> None:
         if self._topics.get(topic) is not found:
@@ -361,8 +431,12 @@ class Fanout:
             one.grew(partition, first, end)
         self._watch(topic, found, partition)
         if self._topics.get(topic) is found and not found.planned:
-            found.planned = True
             encoding = next(iter(found.subscriptions)).encoding
+            since_us = self.broker.engine.run_us() - found.pumped_us
+            if since_us >= encoding.delay_s * SECOND_US:
+                self._pump_all(found, None)
+                return
+            found.planned = True
             # Others that follow at once shall go with them, unless there are enough already.
             delay_s = 0.0 if end - first >= encoding.max_events else encoding.delay_s
             self.broker.later(delay_s, lambda: self._pump_all(found, None))
@@ -371,6 +445,7 @@ class Fanout:
         """All subscriptions in turn; what does not fit this turn of the event loop goes on in the next."""
         if left is None:
             found.planned = False
+            found.pumped_us = self.broker.engine.run_us()
             left = deque(found.subscriptions)
         turn = Turn()
         pumped = 0
@@ -416,17 +491,18 @@ class Fanout:
         if waiting is not None:
             waiting.append(done)
             return
-        self._reads[key] = [done]
+        self._reads[key] = waiting = [done]
         try:
             read = self.broker.engine.read(one.topic, partition, offset, encoding.max_bytes)
         except LogError:
-            self._settle(key, None)
+            self._settle(key, waiting, None)
             return
-        read.on_done(lambda finished: self._read(key, encoding, end, finished))
+        read.on_done(lambda finished: self._read(key, waiting, encoding, end, finished))
 
     def _read(
         self,
         key: Key,
+        waiting: Waiting,
         encoding: Encoding,
         end: int,
         read: Pending[ReadResult],
@@ -434,10 +510,10 @@ class Fanout:
         offset = key[3]
         result = readable(read, offset)
         if result is None:
-            self._settle(key, None)
+            self._settle(key, waiting, None)
             return
         values: list[bytes] = []
-        size = 0
+        size = first = 0
         next_offset = min(max(result.next_offset, offset + 1), end)
         for view in result.views:
             for row in range(view.first_row, view.last_row):
@@ -447,17 +523,37 @@ class Fanout:
                 if at >= end or (values and full):
                     next_offset = min(at, end)
                     break
+                if not values:
+                    first = at
                 values.append(value)
                 size += len(value)
             else:
                 continue
             break
-        data = encoding.encode(values) if values else b""
         self.counters.encoded += 1
-        self._settle(key, Chunk(data, len(values), next_offset))
+        if size > encoding.max_bytes and not encoding.fits(size):
+            data = self._missed(key[0], key[1], first, size, encoding)
+            self._settle(key, waiting, Chunk(data, 0, next_offset))
+            return
+        data = encoding.encode(values) if values else b""
+        self._settle(key, waiting, Chunk(data, len(values), next_offset))
 
-    def _settle(self, key: Key, chunk: Chunk | None) -> None:
-        if chunk is not None and chunk.events:
+    def _missed(
+        self, topic: str, partition: int, offset: int, size: int, encoding: Encoding
+    ) -> bytes:
+        """A lone event that fits no frame: what subscribers get in its place."""
+        what = (
+            f"topic {topic!r} partition {partition} offset {offset}: an event of {size} bytes does not fit"
+            " a frame of this subscriber and is left out; read it with another protocol"
+        )
+        if self._may_complain(topic):
+            logger.warning("%s", what)
+        return encoding.encode_missed(what)
+
+    def _settle(self, key: Key, waiting: Waiting, chunk: Chunk | None) -> None:
+        if self._reads.get(key) is not waiting:  # of a topic that was deleted meanwhile
+            return
+        if chunk is not None and chunk.data:
             self._chunks[key] = chunk
             self._chunk_bytes += len(chunk.data)
             while self._chunk_bytes > SHARED_BYTES:

@@ -142,7 +142,7 @@ class Subscriptions:
         def begin(done: AppendToken) -> None:
             if subscription.id not in self._by_id or self._topic_id(subscription.topic) != topic_id:
                 return  # the subscription is over, or the topic was deleted meanwhile
-            start = latest if done.error is not None else done.base_offset + done.count
+            start = latest if done.error is not None else done.end_offset()
             self._follow(subscription, partition, backlog, start)
 
         token.on_done(begin)

@@ -178,6 +178,7 @@ def both(stored: AppendToken | None, diverted: AppendToken) -> AppendToken:
         joint.error = diverted.error
         if stored is not None:
             joint.base_offset, joint.repeated = stored.base_offset, stored.repeated
+            joint.offsets = stored.offsets
             joint.error = stored.error or diverted.error
         joint.complete()
 

@@ -46,7 +46,7 @@ def compile_definition(definition: bytes, limits: Limits) -> "ProtobufValidator"
     found = pool.FindFileByName(NAME).message_types_by_name
     first = found[own.message_type[0].name]
     _check_nesting(own.message_type, limits.max_depth)
-    return ProtobufValidator(first)
+    return ProtobufValidator(first, files.SerializeToString())
 
 
 def _compiled(definition: bytes) -> Any:
@@ -85,8 +85,10 @@ def _check_nesting(types: Any, most: int) -> None:
 
 
 class ProtobufValidator:
-    def __init__(self, descriptor: Any) -> None:
+    def __init__(self, descriptor: Any, descriptors: bytes) -> None:
         self.descriptor = descriptor
+        # For readers that have no protoc.
+        self.descriptors = descriptors
         self._message = message_factory.GetMessageClass(descriptor)
 
     def invalid(self, values: Sequence[bytes | None]) -> dict[int, str]:

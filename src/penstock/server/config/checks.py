@@ -22,10 +22,29 @@ FRAME_OVERHEAD_BYTES: Final = 68 * 1024
 
 def check_together(config: Config, sources: Mapping[str, object]) -> None:
     """Raise ConfigConflict when values do not fit each other."""
+    _check_engine(config, sources)
     _check_encryption(config, sources)
     _check_tls(config, sources)
     _check_listeners(config, sources)
     _check_sizes(config, sources)
+    _check_protocols(config, sources)
+
+
+def _check_engine(config: Config, sources: Mapping[str, object]) -> None:
+    if config.server.engine != "kafka":
+        return
+    where = sources["server.engine"]
+    if not config.kafka.bootstrap.strip():
+        raise ConfigConflict(
+            ("server.engine", "kafka.bootstrap"),
+            f"server.engine is kafka ({where}), but kafka.bootstrap is empty; set it to host:port",
+        )
+    if config.encryption.keys or config.topic_defaults.encryption:
+        raise ConfigConflict(
+            ("server.engine", "encryption.keys"),
+            f"server.engine is kafka ({where}), whose files Penstock cannot encrypt; remove "
+            "encryption.keys and topic_defaults.encryption, and encrypt the disks of the brokers",
+        )
 
 
 def listening(config: Config) -> dict[str, Address]:
@@ -185,3 +204,10 @@ def _check_sizes(config: Config, sources: Mapping[str, object]) -> None:
                 f"{key} = {format_bytes(value)} ({sources[key]}) is too small; "
                 f"it must hold at least {format_bytes(least)} ({reason})",
             )
+
+
+def _check_protocols(config: Config, sources: Mapping[str, object]) -> None:
+    for protocol, section in config.protocols.items():
+        for key, why in section.flaws():
+            name = f"{protocol}.{key}"
+            raise ConfigConflict((name,), f"{name} ({sources[name]}): {why}")

@@ -7,10 +7,14 @@ ConfigError
   ConfigConflict       values that are fine alone but not together
 """
 
+import re
+
 from penstock.errors import PenstockError
 
 # Longer values are cut in messages: one line stays one line.
 _MAX_SHOWN: int = 80
+# Of an address such as nats://user:password@host.
+_PASSWORD: re.Pattern[str] = re.compile(r"(://[^/@\s]*?):[^/@\s]*@")
 
 
 class ConfigError(PenstockError):
@@ -65,5 +69,6 @@ def _shown(value: object) -> str:
         text = repr(value) if not isinstance(value, str) or not value.isprintable() else value
     except ValueError:  # Python refuses to print numbers of thousands of digits
         return "a huge number"
+    text = _PASSWORD.sub(r"\1:********@", text)
     text = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
     return f'"{text}"' if isinstance(value, str) and value.isprintable() else text

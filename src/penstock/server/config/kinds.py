@@ -119,11 +119,22 @@ class Key:
         try:
             found = self.kind.read(value)
             return msgspec.convert(found, self.type, from_attributes=True)
-        except msgspec.ValidationError:
+        except msgspec.ValidationError as error:
             expected = self.kind.expected or self._bound(found)
+            if isinstance(found, dict):
+                expected = f"{expected}; {self._flaw(found) or error}"
         except ValueError as error:
             expected = str(error)
         raise ValueError(f'{expected}, or "{OFF}"' if self.off else expected)
+
+    def _flaw(self, found: dict[str, Any]) -> str:
+        """The first entry of a table that is wrong, and why."""
+        for name, value in found.items():
+            try:
+                msgspec.convert({name: value}, self.type, from_attributes=True)
+            except msgspec.ValidationError as error:
+                return f"{name}: {str(error).replace('$[...]', name)}"
+        return ""
 
     def literal(self, value: object) -> str:
         """A value as TOML."""

@@ -18,8 +18,9 @@ from typing import Any, Final, Literal
 
 from penstock.server.config.checks import check_together
 from penstock.server.config.errors import BadValue, ConfigFileError, UnknownKey
-from penstock.server.config.keys import MASK, parse_keys
+from penstock.server.config.keys import parse_keys
 from penstock.server.config.schema import KNOWN_KEYS, SECTIONS, Config
+from penstock.server.config.tables import MASK
 from penstock.server.config.users import parse_users
 from penstock.server.protocols import PROTOCOLS
 

@@ -28,8 +28,11 @@ from penstock.server.config.kinds import (
     count,
     keys_of,
     size,
+    table,
+    texts,
     time,
 )
+from penstock.server.config.tables import MASK
 from penstock.server.config.users import UserConfig
 from penstock.server.net.address import Address, parse_address
 from penstock.server.protocols import PROTOCOLS, ProtocolRow, ProtocolSection, QuicRow, quic_rows
@@ -51,12 +54,27 @@ MAX_FLIGHT_BATCH_BYTES: Final = GIB
 MAX_FLUSH_THREADS: Final = 64
 
 
+# Parts of names of librdkafka's options whose values are not shown.
+_SECRET_PARTS: Final = ("password", "secret", "key.pem", "jaas", "token")
+
+
+def _without_secrets(client: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: MASK if any(part in name for part in _SECRET_PARTS) else value
+        for name, value in client.items()
+    }
+
+
 class ServerConfig(Section, frozen=True):
     data_directory: Annotated[
         Path,
         "Where the log and its metadata live. Empty: $XDG_DATA_HOME/penstock when that is set, "
         "else ./penstock-data.",
     ] = DEFAULT_DATA_DIRECTORY
+    engine: Annotated[
+        Literal["embedded", "kafka"],
+        "Where the log is: in the data directory, or in Kafka, see [kafka].",
+    ] = "embedded"
     advertise: Annotated[
         Listener | None,
         "The host:port that clients are told to connect to, where a protocol tells them one; off: "
@@ -237,6 +255,10 @@ class LimitsConfig(Section, frozen=True):
     users: Annotated[Count, "Users."] = 10_000
     # Each is matched against every topic that somebody without a fitting role asks for.
     topic_rules: Annotated[Count, "Topic rules."] = 1_000
+    # Each is a record of the metadata, held in memory, 300 bytes.
+    tenants: Annotated[Count, "Tenants, namespaces and caches that were created, together."] = (
+        10_000
+    )
     # Each is kept in memory with its definition, and compiled once it is used.
     schemas: Annotated[Count, "Versions of all schemas together."] = 1_000
     schema_bytes: Annotated[int, size(least=KIB, most=MIB), "Largest definition of a schema."] = (
@@ -373,6 +395,30 @@ class AuditConfig(Section, frozen=True):
     file_count: Annotated[int, count(most=1_000), "How many renamed files are kept."] = 10
 
 
+class KafkaConfig(Section, frozen=True):
+    bootstrap: Annotated[
+        Annotated[str, texts("host:port of a broker, several with commas")],
+        "With server.engine kafka: where Kafka is, host:port, several with commas.",
+    ] = ""
+    replication: Annotated[
+        Annotated[int, count(least=0, most=100)],
+        "Copies of a new topic; 0: what Kafka has as its default.",
+    ] = 0
+    reach_time_us: Annotated[
+        Time, "How long Kafka may be away before what waits for it fails with an error."
+    ] = 30 * SECOND_US
+    origin: Annotated[
+        Flag, "Give every record a header penstock-origin with the protocol that it came in by."
+    ] = False
+    client: Annotated[
+        Annotated[
+            dict[str, str],
+            table("options of librdkafka by their names, all as text", _without_secrets),
+        ],
+        "Options of librdkafka, as it names them: TLS, SASL, compression.",
+    ] = msgspec.field(default_factory=dict)
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerConfig = ServerConfig()
     listeners: ListenersConfig = AllListenersConfig()
@@ -381,6 +427,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitsConfig = LimitsConfig()
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
+    kafka: KafkaConfig = KafkaConfig()
     encryption: EncryptionConfig = EncryptionConfig()
     topic_defaults: TopicDefaultsConfig = TopicDefaultsConfig()
     audit: AuditConfig = AuditConfig()
@@ -415,6 +462,7 @@ SECTIONS: Final[dict[str, tuple[type[Section], str]]] = {
     "limits": (LimitsConfig, "At a limit the server stops reading, refuses or closes, and counts."),
     "http": (HttpConfig, "The HTTP listener."),
     "log": (LogConfig, "The durable log."),
+    "kafka": (KafkaConfig, "Kafka, where it is the engine (server.engine)."),
     "encryption": (EncryptionConfig, "Encryption of topics on disk, for those that ask for it."),
     "topic_defaults": (TopicDefaultsConfig, "Settings of topics that do not set them."),
     "audit": (AuditConfig, "The audit trail."),

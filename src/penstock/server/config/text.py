@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.server.config.keys import MASK, KeyConfig
+from penstock.server.config.keys import KeyConfig
 from penstock.server.config.kinds import Key, quote
 from penstock.server.config.loading import LoadedConfig, variable_name
 from penstock.server.config.schema import KNOWN_KEYS, SECTIONS
+from penstock.server.config.tables import MASK
 from penstock.server.config.users import UserConfig
 
 _WIDTH: Final = 96

@@ -10,15 +10,13 @@ Passwords do not stand in the file: only where they are, or their hash (penstock
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
-
-import msgspec
+from typing import Annotated, Final
 
 from penstock.broker.access.rights import USER_ROLES
-from penstock.names import flaw
-from penstock.server.config.errors import BadValue, UnknownKey
-from penstock.server.config.keys import MASK, Locate, Nearest, file_content
+from penstock.server.config.errors import BadValue
+from penstock.server.config.keys import file_content
 from penstock.server.config.kinds import Names, Section, Text, keys_of
+from penstock.server.config.tables import Locate, Nearest, Table, parse_tables
 
 SECRET_FIELDS: Final = ("password_file", "password_env", "hash")
 # As much as the slow hash takes.
@@ -61,45 +59,13 @@ _FIELDS: Final = keys_of(UserConfig)
 
 def parse_users(tables: object, locate: Locate, nearest: Nearest) -> tuple[UserConfig, ...]:
     """All [[users]] of a file. Raises BadValue or UnknownKey; no hash is part of their text."""
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise BadValue("users", MASK, locate("users"), "[[users]] tables, one for each user")
-    users: dict[str, UserConfig] = {}
-    for number, table in enumerate(tables):
-        place = f"users[{number}]"
-        for field in table:
-            if field not in _FIELDS:
-                source = locate(f"{place}.{field}")
-                raise UnknownKey(f"{place}.{field}", source, nearest(field, tuple(_FIELDS)))
-        user = _parse_user(table, place, locate)
-        if user.name in users:
-            source = locate(f"{place}.name")
-            raise BadValue(f"{place}.name", user.name, source, "a name that no other user has")
-        users[user.name] = user
-    return tuple(users.values())
+    return parse_tables(tables, "users", locate, nearest, _FIELDS, ("hash",), _parse_user)
 
 
-def _parse_user(table: Mapping[str, object], place: str, locate: Locate) -> UserConfig:
-    def bad(field: str, value: object, expected: str) -> BadValue:
-        key = f"{place}.{field}".rstrip(".")
-        return BadValue(key, value, locate(key), expected)
-
-    values: dict[str, Any] = {}
-    for name, key in _FIELDS.items():
-        if name not in table and key.default is not msgspec.NODEFAULT:
-            continue
-        try:
-            values[key.attribute] = key.read(table.get(name))
-        except ValueError as error:
-            shown = MASK if name == "hash" else table.get(name, "missing")
-            raise bad(name, shown, str(error)) from None
-    reason = flaw(values["name"])
-    if reason is not None:
-        raise bad("name", values["name"], f"another name: {reason}")
+def _parse_user(table: Table) -> UserConfig:
+    values = table.values()
     for role in values.get("roles", ()):
         if role not in USER_ROLES:
-            raise bad("roles", role, f"roles of {', '.join(USER_ROLES)}")
-    given = [field for field in SECRET_FIELDS if field in table]
-    if len(given) != 1:
-        expected = "one of password_file, password_env, hash"
-        raise bad("", " and ".join(given) or "no password", expected)
+            raise table.bad("roles", role, f"roles of {', '.join(USER_ROLES)}")
+    table.one_of(SECRET_FIELDS, "no password")
     return UserConfig(**values)

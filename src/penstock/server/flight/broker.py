@@ -22,10 +22,12 @@ from penstock.server.flight.link import (
     Committed,
     Describe,
     Failure,
+    Fence,
     Fetch,
     Fetched,
     Finish,
     FlightKeys,
+    GetSchema,
     LinkClosed,
     LoggedIn,
     Login,
@@ -33,6 +35,7 @@ from penstock.server.flight.link import (
     Offsets,
     Question,
     Reply,
+    SchemaFacts,
     Stop,
     TopicFacts,
     TopicList,
@@ -195,6 +198,11 @@ class BrokerLink:
         assert isinstance(answer, Offsets)
         return tuple(offset for offset in answer.offsets if offset is not None)
 
+    def schema(self, who: Principal, name: str, version: int) -> SchemaFacts:
+        answer = self.ask_later(GetSchema(who, name, version)).result()
+        assert isinstance(answer, SchemaFacts)
+        return answer
+
     def fetch(
         self, who: Principal, topic: str, partition: int, offset: int, max_bytes: int
     ) -> Fetched:
@@ -203,21 +211,32 @@ class BrokerLink:
         return answer
 
     def commit_group(
-        self, who: Principal, group: str, offsets: tuple[tuple[str, int, int], ...]
+        self,
+        who: Principal,
+        group: str,
+        offsets: tuple[tuple[str, int, int], ...],
+        keep_s: int | None,
     ) -> None:
-        self.ask_later(CommitGroup(who, group, offsets)).result()
+        self.ask_later(CommitGroup(who, group, offsets, keep_s)).result()
 
     def committed(self, who: Principal, group: str, topic: str) -> tuple[int | None, ...]:
         answer = self.ask_later(Committed(who, group, topic)).result()
         assert isinstance(answer, Offsets)
         return answer.offsets
 
-    def begin(self, who: Principal, name: str, timeout_us: int) -> str:
-        answer = self.ask_later(Begin(who, name, timeout_us)).result()
+    def begin(
+        self, who: Principal, name: str, timeout_us: int, fence: Fence | None
+    ) -> TransactionState:
+        answer = self.ask_later(Begin(who, name, timeout_us, fence)).result()
         assert isinstance(answer, TransactionState)
-        return answer.state
+        return answer
 
     def finish(
-        self, who: Principal, name: str, tasks: tuple[tuple[int, int | None], ...] | None
+        self,
+        who: Principal,
+        name: str,
+        tasks: tuple[tuple[int, int | None], ...] | None,
+        rows: int | None = None,
+        fence: Fence | None = None,
     ) -> None:
-        self.ask_later(Finish(who, name, tasks)).result(COMMIT_TIME_S)
+        self.ask_later(Finish(who, name, tasks, rows, fence)).result(COMMIT_TIME_S)

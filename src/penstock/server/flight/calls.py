@@ -6,7 +6,7 @@ Lives on the event loop; an answer that needs the disk is given later. Knows no 
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.principal import Origin
@@ -17,6 +17,7 @@ from penstock.broker.errors import BrokerError, Code, from_exception
 from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.records import Records
 from penstock.broker.schemas.violations import SchemaViolation
+from penstock.broker.shown_groups import EXPIRE_EVERY_S, ShownGroups
 from penstock.log.batch.format import FLAG_ZSTD, Batch
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, TopicInfo
 from penstock.log.errors import UnknownTopic
@@ -36,11 +37,13 @@ from penstock.server.flight.link import (
     Fetched,
     FetchedRows,
     Finish,
+    GetSchema,
     LoggedIn,
     Login,
     Offsets,
     PartitionFacts,
     Question,
+    SchemaFacts,
     Stage,
     TopicFacts,
     TopicList,
@@ -76,10 +79,28 @@ class FlightCalls:
         self.logins = LoginsPerAddress(MAX_LOGINS_PER_ADDRESS)
         self._validation = Validation(broker)
         self.transactions = TransactionCalls(broker, engine, failure, self._validation)
+        self._shown = ShownGroups(engine, engine.clock_us)
+        self._closed = False
+        self._plan_expiry()
 
     def close(self) -> None:
+        self._closed = True
         self._validation.close()
         self.transactions.close()
+
+    def _plan_expiry(self) -> None:
+        self._broker.later(EXPIRE_EVERY_S, self._expire)
+
+    def _expire(self) -> None:
+        if not self._closed:
+            self._broker.aside(self._shown.expire).on_done(self._expired)
+
+    def _expired(self, done: Pending[list[str]]) -> None:
+        if done.error is not None:
+            logger.warning("groups that only show progress are kept for now: %s", done.error)
+        elif done.result():
+            logger.info("%d groups of queries that are over are forgotten", len(done.result()))
+        self._plan_expiry()
 
     def answer(self, question: Question, body: bytes, give: Give) -> None:
         """Calls `give` exactly once, now or later."""
@@ -102,6 +123,10 @@ class FlightCalls:
         elif isinstance(question, AtTime):
             info = self._permitted(question.who, Operation.DESCRIBE_TOPIC, question.topic)
             _AtTime(self._engine, info, question, give)
+        elif isinstance(question, GetSchema):
+            self._broker.require(question.who, Operation.READ_SCHEMAS)
+            # The text of a Protobuf schema is compiled at its first use.
+            self._aside(lambda: self._schema(question.name, question.version), give)
         elif isinstance(question, Fetch):
             self._fetch(question, give)
         elif isinstance(question, CommitGroup):
@@ -203,6 +228,14 @@ class FlightCalls:
         directory = self._engine.partition_directory(topic, number)
         return PartitionFacts(directory, one.earliest, one.latest, one.size_bytes)
 
+    def _schema(self, name: str, version: int) -> SchemaFacts:
+        registry = self._broker.schemas.registry
+        found = registry.get(name, version)
+        versions = tuple((one.version, one.created_us) for one in registry.schemas(name))
+        compiled = registry.validator(name, found.version) if found.kind == "protobuf" else None
+        descriptors = getattr(compiled, "descriptors", b"")
+        return SchemaFacts(name, found.version, found.kind, found.definition, versions, descriptors)
+
     # --- records ---------------------------------------------------------------------------------
 
     def _fetch(self, question: Fetch, give: Give) -> None:
@@ -246,18 +279,23 @@ class FlightCalls:
             if not 0 <= partition < info.partitions:
                 text = f"topic {topic!r} has no partition {partition}"
                 raise BrokerError(Code.UNKNOWN_PARTITION, text)
-        changes = []
+        changes: list[Pending[Any]] = []
         for topic, partition, offset in question.offsets:
             change = self._broker.commit_offset(
                 question.who, question.group, topic, partition, offset
             )
             assert change is not None, "the partition was looked up above"
             changes.append(change)
+        noted = (
+            None if question.keep_s is None else self._shown.note(question.group, question.keep_s)
+        )
+        if noted is not None and changes:
+            changes.append(noted)
         left = len(changes)
         if not left:
             give(Done())
 
-        def finished(change: Pending[object]) -> None:
+        def finished(change: Pending[Any]) -> None:
             nonlocal left
             left -= 1
             if not left:

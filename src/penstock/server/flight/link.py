@@ -63,6 +63,14 @@ class AtTime(Message, frozen=True):
     time_us: int
 
 
+class GetSchema(Message, frozen=True):
+    """A schema of the registry; version 0 is the latest."""
+
+    who: Principal
+    name: str
+    version: int = 0
+
+
 class Fetch(Message, frozen=True):
     """Records, for a process that cannot read the files of the partition."""
 
@@ -88,6 +96,8 @@ class CommitGroup(Message, frozen=True):
     who: Principal
     group: str
     offsets: tuple[tuple[str, int, int], ...]  # topic, partition, offset
+    # The group only shows progress: it is forgotten so long after its last commit.
+    keep_s: int | None = None
 
 
 class Committed(Message, frozen=True):
@@ -96,12 +106,20 @@ class Committed(Message, frozen=True):
     topic: str
 
 
+class Fence(msgspec.Struct, frozen=True, array_like=True):
+    """Which run of a series of transactions it belongs to: earlier runs are refused."""
+
+    series: str
+    run: str
+
+
 class Begin(Message, frozen=True):
     """Opens a transaction, or gives it more time."""
 
     who: Principal
     name: str
     timeout_us: int
+    fence: Fence | None = None
 
 
 class StagePart(msgspec.Struct, frozen=True, array_like=True):
@@ -130,12 +148,15 @@ class Stage(Message, frozen=True):
 class Finish(Message, frozen=True):
     """Commits what these tasks staged; without tasks (None) gives it all up.
 
-    Each task with the number of batches that it has staged, None when that is not known.
+    Each task with the number of batches that it has staged, None when that is not known. `rows` is
+    remembered with the name.
     """
 
     who: Principal
     name: str
     tasks: tuple[tuple[int, int | None], ...] | None
+    rows: int | None = None
+    fence: Fence | None = None
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -182,6 +203,18 @@ class Offsets(Message, frozen=True):
     offsets: tuple[int | None, ...]
 
 
+class SchemaFacts(Message, frozen=True):
+    """One version of a schema. `versions`: all that there are, each with the time of its registration.
+    `descriptors`: what protoc made of a Protobuf schema, a FileDescriptorSet with its own file last."""
+
+    name: str
+    version: int
+    kind: str
+    definition: bytes
+    versions: tuple[tuple[int, int], ...]
+    descriptors: bytes = b""
+
+
 class FetchedRows(msgspec.Struct, frozen=True, array_like=True):
     """Rows of one batch of the log: its body, unpacked, and which of its rows are meant (from, to)."""
 
@@ -214,9 +247,10 @@ class Staged(Message, frozen=True):
 
 
 class TransactionState(Message, frozen=True):
-    """open or committed."""
+    """open or committed. `rows`: of a committed one, if its commit has told."""
 
     state: str
+    rows: int | None = None
 
 
 class Done(Message, frozen=True):
@@ -230,6 +264,7 @@ Question = (
     | Topics
     | Describe
     | AtTime
+    | GetSchema
     | Fetch
     | Append
     | CommitGroup
@@ -244,6 +279,7 @@ Answer = (
     | TopicFacts
     | TopicList
     | Offsets
+    | SchemaFacts
     | Fetched
     | Appended
     | Staged

@@ -21,7 +21,7 @@ from penstock.server.flight.broker import BrokerLink
 from penstock.server.flight.errors import refusing, to_flight
 from penstock.server.flight.guard import ConnectionGuard, peer_of, tcp_connections
 from penstock.server.flight.incoming import plain
-from penstock.server.flight.link import FlightLimits, TopicFacts
+from penstock.server.flight.link import Fence, FlightLimits, TopicFacts
 from penstock.server.flight.read import Read, clamp, first_of
 from penstock.server.flight.sources import Sources
 from penstock.server.flight.streams import FlightTraffic
@@ -31,11 +31,13 @@ from penstock.server.flight.tickets import (
     CommitBody,
     CommittedBody,
     CommitTransactionBody,
+    FenceBody,
     NoBody,
     OffsetsBody,
     OffsetsByTime,
     Put,
     Query,
+    SchemaBody,
     Ticket,
     encode,
     invalid,
@@ -289,6 +291,8 @@ def _topics(link: BrokerLink, who: Principal, body: NoBody) -> object:
             {
                 "name": facts.name,
                 "partitions": len(facts.partitions),
+                "created_us": facts.created_us,
+                "latest": [one.latest for one in facts.partitions],
                 "settings": msgspec.to_builtins(facts.settings),
             }
             for facts in link.topics(who)
@@ -301,6 +305,8 @@ def _offsets(link: BrokerLink, who: Principal, body: OffsetsBody) -> object:
     return {
         "topic": body.topic,
         "created_us": facts.created_us,
+        "schema": facts.settings.schema,
+        "schema_version": facts.settings.schema_version,
         "partitions": [
             {
                 "partition": number,
@@ -335,9 +341,24 @@ def _offsets_by_time(link: BrokerLink, who: Principal, body: OffsetsByTime) -> o
     }
 
 
+def _schema(link: BrokerLink, who: Principal, body: SchemaBody) -> object:
+    found = link.schema(who, body.name, body.version)
+    return {
+        "name": found.name,
+        "version": found.version,
+        "type": found.kind,
+        "definition": found.definition.decode("utf-8", "replace"),
+        "versions": [
+            {"version": version, "created_us": created_us} for version, created_us in found.versions
+        ],
+        # Base64, as msgspec writes bytes.
+        "descriptors": found.descriptors,
+    }
+
+
 def _commit_group(link: BrokerLink, who: Principal, body: CommitBody) -> object:
     offsets = tuple((one.topic, one.partition, one.offset) for one in body.offsets)
-    link.commit_group(who, body.group, offsets)
+    link.commit_group(who, body.group, offsets, body.keep_s)
     return {"group": body.group, "committed": len(offsets)}
 
 
@@ -353,7 +374,13 @@ def _committed(link: BrokerLink, who: Principal, body: CommittedBody) -> object:
 
 
 def _begin(link: BrokerLink, who: Principal, body: BeginBody) -> object:
-    return {"name": body.name, "state": link.begin(who, body.name, body.timeout_s * 1_000_000)}
+    found = link.begin(who, body.name, body.timeout_s * 1_000_000, _fence(body.fence))
+    told: dict[str, object] = {"name": body.name, "state": found.state}
+    return told if found.rows is None else {**told, "rows": found.rows}
+
+
+def _fence(body: FenceBody | None) -> Fence | None:
+    return None if body is None else Fence(body.series, body.run)
 
 
 def _commit(link: BrokerLink, who: Principal, body: CommitTransactionBody) -> object:
@@ -362,7 +389,8 @@ def _commit(link: BrokerLink, who: Principal, body: CommitTransactionBody) -> ob
         counts = body.batches
     if len(counts) != len(body.tasks):
         raise invalid(f"batches: {len(counts)} numbers for {len(body.tasks)} tasks")
-    link.finish(who, body.name, tuple(zip(body.tasks, counts, strict=True)))
+    tasks = tuple(zip(body.tasks, counts, strict=True))
+    link.finish(who, body.name, tasks, body.rows, _fence(body.fence))
     return {"name": body.name, "state": "committed"}
 
 
@@ -394,6 +422,12 @@ ACTIONS: Final[dict[str, ActionRow]] = {
         OffsetsByTime,
         'First offsets at a time or later: {"topic", "time_us", "partitions"?}',
         _offsets_by_time,
+    ),
+    "schema": ActionRow(
+        Operation.READ_SCHEMAS,
+        SchemaBody,
+        'A schema of the registry: {"name", "version"?}',
+        _schema,
     ),
     "commit_group": ActionRow(
         Operation.COMMIT_OFFSETS,

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.broker.errors import BrokerError, Code
-from penstock.log.batch.arrow import SCHEMA, SCHEMA_WITH_HEADERS
+from penstock.log.batch.arrow import ALL_COLUMNS, SCHEMA, SCHEMA_WITH_HEADERS
 
 MAX_OFFSET: Final = (1 << 63) - 1
 # Requests are names and numbers.
@@ -21,6 +21,7 @@ U32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 # Without NUL, where SQLite would see the end of a name.
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern="^[^\\x00]*$")]
 TimeoutS = Annotated[int, msgspec.Meta(ge=1, le=7 * 24 * 3600)]
+KeepS = Annotated[int, msgspec.Meta(ge=1, le=10 * 366 * 24 * 3600)]
 Group = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
 
 
@@ -86,6 +87,13 @@ class OffsetsByTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: tuple[Natural, ...] | None = None
 
 
+class SchemaBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Version 0 is the latest."""
+
+    name: Name
+    version: U32 = 0
+
+
 class GroupOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str
     partition: Natural
@@ -93,8 +101,11 @@ class GroupOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CommitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`keep_s`: the group only shows progress, and is forgotten so long after its last commit."""
+
     group: Group
     offsets: tuple[GroupOffset, ...]
+    keep_s: KeepS | None = None
 
 
 class CommittedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,20 +113,31 @@ class CommittedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str
 
 
+class FenceBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run of a series of transactions. The newest run that was seen counts; earlier ones are refused."""
+
+    series: Name
+    run: Name
+
+
 class BeginBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Without another call the transaction ends after `timeout_s`."""
 
     name: Name
     timeout_s: TimeoutS = 3600
+    fence: FenceBody | None = None
 
 
 class CommitTransactionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Commits what these tasks staged, and drops what others staged. With `batches`, the number of batches
-    that each task has staged, nothing is committed unless all of them are there."""
+    that each task has staged, nothing is committed unless all of them are there. `rows` is told to whoever
+    begins the name again."""
 
     name: Name
     tasks: tuple[Natural, ...]
     batches: tuple[U32, ...] | None = None
+    rows: Natural | None = None
+    fence: FenceBody | None = None
 
 
 class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,10 +188,10 @@ def schema_of(columns: tuple[str, ...] | None, headers: bool) -> pa.Schema:
     """The schema that a read gives. Raises INVALID_REQUEST."""
     if columns is None:
         return SCHEMA_WITH_HEADERS if headers else SCHEMA
-    known = SCHEMA_WITH_HEADERS.names
+    known = ALL_COLUMNS.names
     for name in columns:
         if name not in known:
             raise invalid(f"columns: no column {name!r}; there are {', '.join(known)}")
     if not columns or len(set(columns)) < len(columns):
         raise invalid("columns: name at least one, and each only once")
-    return pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in columns])
+    return pa.schema([ALL_COLUMNS.field(name) for name in columns])

@@ -21,13 +21,16 @@ from penstock.broker.records import Records
 from penstock.broker.schemas.binding import dead_letter_place, fitting
 from penstock.broker.schemas.violations import SchemaViolation
 from penstock.log.batch.format import Batch
+from penstock.log.batch.origin import origin_flags
 from penstock.log.engine import Engine, Target
 from penstock.log.errors import TransactionNotOpen
+from penstock.server.flight.fences import Fences
 from penstock.server.flight.link import (
     Answer,
     Begin,
     Done,
     Failure,
+    Fence,
     Finish,
     Stage,
     Staged,
@@ -63,6 +66,7 @@ class TransactionCalls:
         self._broker = broker
         self._engine = engine
         self._fail = fail
+        self._fences = Fences(engine.metadata, engine.clock_us)
         self._quotas = Quotas(engine.transactions.usage, lambda: broker.options)
         self._threads = ThreadPoolExecutor(THREADS, "penstock-transaction")
         self._committers = ThreadPoolExecutor(COMMIT_THREADS, "penstock-transaction-commit")
@@ -82,11 +86,18 @@ class TransactionCalls:
         timeout_us = question.timeout_us
 
         def work() -> Answer:
+            self._check_fence(question.who, question.fence)
             if transactions.state(name) == "unknown":
                 self._quotas.check_begin(_owner(question.who))
-            return TransactionState(transactions.begin(name, timeout_us))
+            state = transactions.begin(name, timeout_us)
+            rows = transactions.rows_of(name) if state == "committed" else None
+            return TransactionState(state, rows)
 
         self._run(self._threads, question.name, work, give)
+
+    def _check_fence(self, who: Principal, fence: Fence | None) -> None:
+        if fence is not None:
+            self._fences.pass_or_refuse(_owner(who), fence.series, fence.run)
 
     def stage(self, question: Stage, body: bytes, give: Give) -> None:
         if self._broker.stopping:
@@ -138,7 +149,8 @@ class TransactionCalls:
             self._broker.require(question.who, Operation.STAGE_RECORDS, part.topic)
             end = start + part.length
             content = body if part.length == len(body) else body[start:end]
-            batch = Batch(content, part.count, part.flags, now_us, now_us)
+            flags = part.flags | origin_flags(question.who.origin.door)
+            batch = Batch(content, part.count, flags, now_us, now_us)
             self._engine.transactions.check(part.topic, part.partition, batch)
             batches.append((part.topic, part.partition, batch))
             start = end
@@ -179,7 +191,8 @@ class TransactionCalls:
             return Done()
 
         def commit() -> Answer:
-            self._engine.transactions.commit(name, dict(tasks or ()))
+            self._check_fence(question.who, question.fence)
+            self._engine.transactions.commit(name, dict(tasks or ()), question.rows)
             return Done()
 
         if tasks is None:

@@ -1,9 +1,9 @@
-"""The calls of the HTTP API on who asks, and on the server as a cluster of one."""
+"""The calls of the HTTP API on who asks, and on who serves the log."""
 
 from penstock import __version__
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import ROLE_ACTIONS, Operation
-from penstock.broker.cluster import CLUSTER_ID, EPOCH, NODE_ID, ONLINE
+from penstock.broker.cluster import EPOCH, ONLINE
 from penstock.server.http.api import Api, Json
 
 
@@ -21,14 +21,26 @@ async def who_am_i(api: Api, who: Principal) -> Json:
 
 
 async def cluster(api: Api, who: Principal) -> Json:
-    """More than one node is for another engine; so there is nothing to join or to leave."""
+    """Gateways of Kafka and its brokers, or the one node of the embedded engine. `trouble`: why Kafka
+    cannot be reached now, empty normally."""
     api.broker.require(who, Operation.DESCRIBE_CLUSTER)
-    node = {"id": NODE_ID, "address": api.address, "status": ONLINE, "leader": True}
+    view = api.engine.cluster()
+    nodes = [
+        {
+            "id": node.id,
+            "address": api.address if node.id == view.this else node.address,
+            "cluster_address": node.cluster_address,
+            "status": ONLINE,
+            "leader": node.id == view.this,
+        }
+        for node in view.nodes
+    ]
     return {
-        "cluster": CLUSTER_ID,
-        "engine": "embedded",
+        "cluster": view.id,
+        "engine": view.engine,
         "version": __version__,
-        "leader": NODE_ID,
+        "leader": view.this,
         "epoch": EPOCH,
-        "nodes": [node],
+        "nodes": nodes,
+        "trouble": view.trouble,
     }

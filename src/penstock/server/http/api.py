@@ -102,6 +102,9 @@ class Api:
         takes as long."""
         info = self.info(name)
         if info.partitions <= DESCRIBED_AT_ONCE:
+            for asked in [self.engine.fresh_offsets(name, p) for p in range(info.partitions)]:
+                if not asked.done:
+                    await asked
             return {**self._topic_with_partitions(info), **more}
         return await asyncio.to_thread(
             lambda: msgspec.json.encode({**self._topic_with_partitions(info), **more})
@@ -160,12 +163,12 @@ class Api:
         self.broker.require(who, Operation.READ_RECORDS, name)
         self.info(name)
         partition = number_in(query, "partition", 0, 2**31 - 1)
-        earliest, latest = self.engine.offsets(name, partition)
+        earliest, latest = await self.engine.fresh_offsets(name, partition)
         found = await self._start(name, partition, query)
         return {"partition": partition, "offset": found, "earliest": earliest, "latest": latest}
 
     async def _start(self, name: str, partition: int, query: Query) -> int:
-        earliest, latest = self.engine.offsets(name, partition)
+        earliest, latest = await self.engine.fresh_offsets(name, partition)
         given = [key for key in ("offset", "time_us", "from") if key in query]
         if len(given) > 1:
             raise invalid(f"give one of {', '.join(given)}, not several")
@@ -206,11 +209,8 @@ class Api:
 
     async def revoke_key(self, who: Principal, name: str, query: Query) -> None:
         self.broker.require(who, Operation.REVOKE_KEY)
-        force = query.get("force", "false")
-        if force not in ("true", "false"):
-            raise invalid("force: expected true or false")
         revoke = self.broker.accounts.revoke_key
-        await asyncio.to_thread(revoke, who, name, force=force == "true")
+        await asyncio.to_thread(revoke, who, name, force=is_forced(query))
 
 
 def listed(
@@ -244,6 +244,13 @@ def listed(
 
 def invalid(detail: str) -> BrokerError:
     return BrokerError(Code.INVALID_REQUEST, detail)
+
+
+def is_forced(query: Query) -> bool:
+    force = query.get("force", "false")
+    if force not in ("true", "false"):
+        raise invalid("force: expected true or false")
+    return force == "true"
 
 
 def number_in(query: Query, name: str, default: int, most: int) -> int:

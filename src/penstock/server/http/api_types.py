@@ -11,6 +11,12 @@ class TopicRequest(msgspec.Struct, forbid_unknown_fields=True):
     settings: dict[str, object] = {}
 
 
+class TenantRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A tenant, or a namespace or cache with its tenant before it."""
+
+    name: str
+
+
 class TopicChange(msgspec.Struct, forbid_unknown_fields=True):
     settings: dict[str, object] = {}
     partitions: int | None = None

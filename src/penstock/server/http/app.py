@@ -14,7 +14,6 @@ import base64
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -28,39 +27,14 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.principal import Origin
-from penstock.broker.access.rights import Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.errors import BrokerError, Code, from_exception
-from penstock.server.http import (
-    about,
-    accounts,
-    audit,
-    dead_letters,
-    delayed,
-    groups,
-    publishing,
-    schemas,
-    transactions,
-)
+from penstock.server.http import audit
 from penstock.server.http.api import Api
-from penstock.server.http.api_types import (
-    GroupCommit,
-    GroupJoin,
-    GroupMember,
-    GroupReset,
-    KeyRequest,
-    MessageToValidate,
-    PasswordChange,
-    PublishRequest,
-    ReplayRequest,
-    RuleRequest,
-    SchemaChange,
-    SchemaRequest,
-    StageRequest,
-    TopicChange,
-    TopicRequest,
-    UserChange,
-    UserRequest,
+from penstock.server.http.calls import (
+    API_PREFIX,
+    CALLS,
+    Call,
 )
 from penstock.server.http.hosts import (
     MAX_SHOWN,
@@ -75,10 +49,6 @@ from penstock.server.metrics import CONTENT_TYPE, Metrics, PartitionPage
 from penstock.server.net.address import Address
 from penstock.server.net.peer_log import PeerLog
 
-# Requests are small: names, settings, offsets.
-MAX_BODY_BYTES: Final = 1024 * 1024
-# Of one that brings records: base64 makes four bytes of three. More is for Flight and the wire protocols.
-MAX_RECORDS_BODY_BYTES: Final = 4 * 1024 * 1024
 # A larger body is read in a thread.
 DECODED_AT_ONCE_BYTES: Final = 64 * 1024
 # People and programs, not message traffic. A page of records holds 8 MiB until its peer has read it. Probes
@@ -90,7 +60,6 @@ MAX_LOGINS_PER_ADDRESS: Final = 32
 LOGIN_TIME_S: Final = 10.0
 # In the scope of a request: it counts as one of the calls that go on.
 COUNTED: Final = "penstock.counted"
-API_PREFIX: Final = "/api/v1/"
 
 STATUS: Final = {
     Code.UNKNOWN_TOPIC: 404,
@@ -106,6 +75,9 @@ STATUS: Final = {
     Code.INCOMPATIBLE_SCHEMA: 409,
     Code.SCHEMA_IN_USE: 409,
     Code.SCHEMAS_NOT_INSTALLED: 501,
+    Code.UNKNOWN_TENANT: 404,
+    Code.TENANT_EXISTS: 409,
+    Code.TENANT_IN_USE: 409,
     Code.UNKNOWN_USER: 404,
     Code.TRANSACTION_NOT_OPEN: 404,
     Code.TOPIC_EXISTS: 409,
@@ -127,158 +99,11 @@ STATUS: Final = {
 }
 INTERNAL_STATUS: Final = 500
 
-NO_CONTENT_STATUS: Final = 204
 JSON: Final = "application/json"
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What it is in the table of rights, and the method of Api. That gets who asks, the name in the path,
-    and then its body or its query, as far as there are such."""
-
-    operation: Operation
-    function: Callable[..., Any]
-    status: int = 200
-    body: type[Any] | None = None
-    query: tuple[str, ...] = ()
-    body_bytes: int = MAX_BODY_BYTES
-
-
-LIST: Final = ("limit", "after")
-PLACE: Final = ("partition", "from", "offset", "time_us")
-RECORDS: Final = (*PLACE, "limit", "max_bytes")
-
-# Without a key, for probes and scrapers: path -> what it is in the table of rights.
-OPEN_CALLS: Final = {
-    "/healthz": Operation.CHECK_HEALTH,
-    "/readyz": Operation.CHECK_HEALTH,
-    "/metrics": Operation.READ_METRICS,
-    "/metrics/partitions": Operation.READ_METRICS,
-}
-# Path behind the prefix -> method -> call.
-CALLS: Final[dict[str, dict[str, Call]]] = {
-    "topics": {
-        "GET": Call(Operation.LIST_TOPICS, Api.topics, query=LIST),
-        "POST": Call(Operation.CREATE_TOPIC, Api.create_topic, 201, TopicRequest),
-    },
-    "topics/{name}": {
-        "GET": Call(Operation.DESCRIBE_TOPIC, Api.topic),
-        "PATCH": Call(Operation.CHANGE_TOPIC, Api.change_topic, body=TopicChange),
-        "DELETE": Call(Operation.DELETE_TOPIC, Api.delete_topic, NO_CONTENT_STATUS),
-    },
-    "topics/{name}/records": {
-        "GET": Call(Operation.READ_RECORDS, Api.records, query=RECORDS),
-        "POST": Call(
-            Operation.PUBLISH,
-            publishing.publish,
-            body=PublishRequest,
-            body_bytes=MAX_RECORDS_BODY_BYTES,
-        ),
-    },
-    "topics/{name}/offset": {"GET": Call(Operation.READ_RECORDS, Api.offset, query=PLACE)},
-    "topics/{name}/purge": {"POST": Call(Operation.PURGE_TOPIC, Api.purge_topic)},
-    "topics/{name}/dead-letters": {
-        "GET": Call(Operation.READ_DEAD_LETTERS, dead_letters.dead_letters, query=LIST),
-        "DELETE": Call(Operation.PURGE_DEAD_LETTERS, dead_letters.purge),
-    },
-    "topics/{name}/dead-letters/replay": {
-        "POST": Call(
-            Operation.REPLAY_DEAD_LETTER, dead_letters.replay, NO_CONTENT_STATUS, ReplayRequest
-        ),
-    },
-    "delayed": {"GET": Call(Operation.LIST_DELAYED, delayed.delayed, query=("topic", *LIST))},
-    "delayed/{name}": {
-        "DELETE": Call(Operation.CANCEL_DELAYED, delayed.cancel, NO_CONTENT_STATUS),
-    },
-    "transactions": {
-        "GET": Call(Operation.OPEN_TRANSACTION, transactions.transactions, query=LIST),
-        "POST": Call(Operation.OPEN_TRANSACTION, transactions.begin, 201),
-    },
-    "transactions/{name}": {
-        "GET": Call(Operation.OPEN_TRANSACTION, transactions.transaction),
-        "DELETE": Call(Operation.END_TRANSACTION, transactions.roll_back, NO_CONTENT_STATUS),
-    },
-    "transactions/{name}/records": {
-        "POST": Call(
-            Operation.PUBLISH,
-            transactions.stage,
-            body=StageRequest,
-            body_bytes=MAX_RECORDS_BODY_BYTES,
-        ),
-    },
-    "transactions/{name}/abort": {
-        "POST": Call(Operation.END_ANY_TRANSACTION, transactions.abort, NO_CONTENT_STATUS),
-    },
-    "transactions/{name}/commit": {
-        "POST": Call(Operation.END_TRANSACTION, transactions.commit),
-    },
-    "groups": {"GET": Call(Operation.LIST_GROUPS, groups.groups, query=LIST)},
-    "groups/{name}": {
-        "GET": Call(Operation.LIST_GROUPS, groups.group),
-        "DELETE": Call(Operation.DELETE_GROUP, groups.delete, NO_CONTENT_STATUS, query=("topic",)),
-    },
-    "groups/{name}/reset": {"POST": Call(Operation.RESET_GROUP, groups.reset, body=GroupReset)},
-    "groups/{name}/commit": {
-        "POST": Call(Operation.COMMIT_OFFSETS, groups.commit, NO_CONTENT_STATUS, GroupCommit),
-    },
-    "groups/{name}/join": {"POST": Call(Operation.SUBSCRIBE, groups.join, body=GroupJoin)},
-    "groups/{name}/heartbeat": {
-        "POST": Call(Operation.SUBSCRIBE, groups.heartbeat, body=GroupMember)
-    },
-    "groups/{name}/leave": {
-        "POST": Call(Operation.SUBSCRIBE, groups.leave, NO_CONTENT_STATUS, GroupMember)
-    },
-    "whoami": {"GET": Call(Operation.KEEP_ALIVE, about.who_am_i)},
-    "cluster": {"GET": Call(Operation.DESCRIBE_CLUSTER, about.cluster)},
-    "schemas": {
-        "GET": Call(Operation.READ_SCHEMAS, schemas.list_schemas, query=("name", *LIST)),
-        "POST": Call(Operation.REGISTER_SCHEMA, schemas.register, 201, SchemaRequest),
-    },
-    "schemas/{name}": {
-        "GET": Call(Operation.READ_SCHEMAS, schemas.show, query=("version",)),
-        "PATCH": Call(Operation.CHANGE_SCHEMA, schemas.change, body=SchemaChange),
-        "DELETE": Call(
-            Operation.DELETE_SCHEMA, schemas.delete, NO_CONTENT_STATUS, query=("version",)
-        ),
-    },
-    "schemas/{name}/validate": {
-        "POST": Call(Operation.VALIDATE_MESSAGE, schemas.validate, body=MessageToValidate)
-    },
-    "keys": {
-        "GET": Call(Operation.LIST_KEYS, Api.keys, query=LIST),
-        "POST": Call(Operation.CREATE_KEY, Api.create_key, 201, KeyRequest),
-    },
-    "keys/{name}": {
-        "DELETE": Call(Operation.REVOKE_KEY, Api.revoke_key, NO_CONTENT_STATUS, query=("force",)),
-    },
-    "users": {
-        "GET": Call(Operation.LIST_USERS, accounts.users, query=LIST),
-        "POST": Call(Operation.CREATE_USER, accounts.create_user, 201, UserRequest),
-    },
-    "users/{name}": {
-        "GET": Call(Operation.LIST_USERS, accounts.user),
-        "PATCH": Call(Operation.CHANGE_USER, accounts.change_user, body=UserChange),
-        "DELETE": Call(Operation.DELETE_USER, accounts.delete_user, NO_CONTENT_STATUS),
-    },
-    "users/{name}/password": {
-        "POST": Call(
-            Operation.CHANGE_PASSWORD, accounts.change_password, NO_CONTENT_STATUS, PasswordChange
-        ),
-    },
-    "roles": {"GET": Call(Operation.LIST_ROLES, accounts.roles)},
-    "acls": {"GET": Call(Operation.LIST_RULES, accounts.rules, query=LIST)},
-    "acls/{name}": {
-        "GET": Call(Operation.LIST_RULES, accounts.rule),
-        "PUT": Call(Operation.CHANGE_RULE, accounts.set_rule, body=RuleRequest),
-        "DELETE": Call(Operation.CHANGE_RULE, accounts.delete_rule, NO_CONTENT_STATUS),
-    },
-    "audit": {"GET": Call(Operation.READ_AUDIT, audit.query, query=audit.QUERY)},
-    "audit/export": {"GET": Call(Operation.READ_AUDIT, audit.export, query=audit.EXPORT)},
-}
 
 
 class HttpApp:

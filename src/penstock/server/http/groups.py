@@ -56,7 +56,12 @@ async def groups(api: Api, who: Principal, query: Query) -> Json:
         if not offsets and not visible and not _subscribers(api, who, name):
             return None
         members = sum(counts[name, topic] for topic in visible)
-        return {"name": name, "offsets": offsets, "members": members}
+        return {
+            "name": name,
+            "offsets": offsets,
+            "members": members,
+            "committed_us": engine.group_updated_us(name),
+        }
 
     return await asyncio.to_thread(listed, "groups", query, names_after, shown)
 
@@ -76,6 +81,7 @@ async def group(api: Api, who: Principal, name: str) -> Json:
         raise BrokerError(Code.UNKNOWN_GROUP, f"no group named {name!r}")
     return {
         "name": name,
+        "committed_us": api.engine.group_updated_us(name),
         "offsets": offsets,
         "members": [_member(one) for one in members],
         "connections": subscribers,
@@ -205,7 +211,7 @@ async def reset(api: Api, who: Principal, name: str, request: GroupReset) -> Jso
 
 
 async def _target(api: Api, topic: str, partition: int, to: str | int | AtTime) -> int:
-    earliest, latest = api.engine.offsets(topic, partition)
+    earliest, latest = await api.engine.fresh_offsets(topic, partition)
     if isinstance(to, AtTime):
         return await api.engine.offset_at_time(topic, partition, to.time_us)
     if isinstance(to, str):

@@ -189,22 +189,40 @@ async def _check_named_schema(api: Api, name: str, rows: Sequence[Row]) -> None:
 async def _delay(
     api: Api, who: Principal, name: str, request: PublishRequest, rows: Sequence[Row]
 ) -> Json:
-    """Each gets an id, with which it can be cancelled."""
+    """Each gets an id, with which it can be cancelled, or the place of its dead letter."""
     if request.ttl_ms is not None or request.partition is not None:
         raise invalid("delay_ms goes with neither ttl_ms nor partition")
     values = plain_values(rows, "a delayed message")
-    accepted: list[Pending[int]] = []
+    accepted: list[Pending[int] | AppendToken] = []
     refusal: BrokerError | None = None
     for value in values:
         try:
-            accepted.append(api.broker.delayed.produce(who, name, value, request.delay_ms or 0))
+            accepted.append(_delay_or_divert(api, who, name, value, request.delay_ms or 0))
         except Exception as error:
             refusal = from_exception(error)
             break
-    answers: list[Json] = [{"topic": name, "id": f"delayed-{await one}"} for one in accepted]
+    answers: list[Json] = []
+    for one in accepted:
+        if isinstance(one, AppendToken):
+            topic, partition = dead_letter_place(name)
+            answers.append({"topic": topic, "partition": partition, "offset": await one})
+        else:
+            answers.append({"topic": name, "id": f"delayed-{await one}"})
     if refusal is not None:
         if accepted:
             text = f"{len(accepted)} of {len(values)} were accepted before it: {refusal}"
             raise BrokerError(refusal.code, text)
         raise refusal
     return {"records": answers}
+
+
+def _delay_or_divert(
+    api: Api, who: Principal, name: str, value: bytes, delay_ms: int
+) -> Pending[int] | AppendToken:
+    """The token of a dead letter where the topic wants what its schema refuses there."""
+    try:
+        return api.broker.delayed.produce(who, name, value, delay_ms)
+    except SchemaViolation as violation:
+        if not violation.diverts:
+            raise
+        return api.broker.divert(name, Records([value]), violation, PROTOCOL)
