@@ -8,15 +8,21 @@ LINTED := $(wildcard src tests tools benchmarks examples setup.py)
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help run test bench lint format soak clean env dev-env compile java
+.PHONY: help run demo test bench lint format soak clean env dev-env pipeline-env compile java servers browser
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-run: compile ## start the broker on this machine, data in ./penstock-data
-	@$(BIN)/penstock serve $(ARGS)
+# Spark is set up for the pipeline alone: ARGS="--no-pipeline" does without.
+RUN_PIPELINE := $(if $(findstring --no-pipeline,$(ARGS)),,pipeline-env)
 
-test: lint compile java ## lint, all tests, and the tests of compiled modules once more pure
+run: $(RUN_PIPELINE) compile ## start broker and pipeline on this machine, data in ./penstock-data
+	@$(BIN)/penstock serve --pipeline penstock-pipeline $(ARGS)
+
+demo: pipeline-env compile ## send a load over all five protocols, show the tables made of it; in ./penstock-demo
+	@$(BIN)/penstock demo $(ARGS)
+
+test: lint compile java servers browser ## lint, all tests, and the tests of compiled modules once more pure
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 bench: dev-env compile java ## print the benchmark tables
@@ -33,7 +39,7 @@ format: dev-env ## lay out the sources as make lint wants them
 	@$(BIN)/ruff check --quiet --fix-only $(LINTED)
 	@$(BIN)/ruff format --quiet $(LINTED)
 
-soak: dev-env compile java ## the long tests: many more random cases, hours if you let it
+soak: dev-env compile java servers ## the long tests: many more random cases, hours if you let it
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m "soak or hypothesis" --timeout 7200 $(ARGS)
 
 clean: ## remove the environment, everything built, and caches
@@ -44,11 +50,21 @@ clean: ## remove the environment, everything built, and caches
 env:
 	@$(BOOTSTRAP) env
 
+pipeline-env:
+	@$(BOOTSTRAP) env schemas spark
+	@$(BOOTSTRAP) ask-java
+
 dev-env:
-	@$(BOOTSTRAP) env dev schemas spark
+	@$(BOOTSTRAP) env dev schemas spark kafka nats redis amqp mqtt
 
 compile: env ## compile the hot modules, when a C compiler is there
 	@$(BOOTSTRAP) compile
 
 java: ## a Java runtime for Spark, from Debian's packages when none is found
 	@$(BOOTSTRAP) java
+
+servers: ## Redis, RabbitMQ, Mosquitto and Kafka for the tests of connectors
+	@$(BOOTSTRAP) servers
+
+browser: ## Debian's chromium, for the tests of pages
+	@$(BOOTSTRAP) browser

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 HOT_MODULES = ROOT / "src" / "penstock" / "hot_modules.txt"
@@ -55,9 +58,33 @@ def compile_hot_modules() -> list[Extension]:
     # functions, which no optimiser shortens. Measured in turns with -O3 on the wire suite and on a lone
     # request: the same within 5 %, and compiled in three quarters of the time.
     extensions: list[Extension] = mypycify(
-        [*options, *hot_sources()], opt_level="1", debug_level="0", group_name="penstock"
+        [*options, *hot_sources()],
+        opt_level="1",
+        debug_level="0",
+        group_name="penstock",
+        # A C file for each module: all cores compile, and the compiler has a third of the work (78
+        # modules: 66 s of CPU, where one huge file took 180 s). What is compiled is as fast.
+        multi_file=True,
     )
     return extensions
+
+
+class ParallelBuild(build_ext):  # type: ignore[misc]  # setuptools ships no types
+    """Compiles the C files of an extension side by side; setuptools compiles one after the other."""
+
+    def build_extensions(self) -> None:
+        compile_some = self.compiler.compile
+
+        def compile_all(sources: list[str], *arguments: Any, **options: Any) -> list[str]:
+            def compile_one(source: str) -> list[str]:
+                objects: list[str] = compile_some([source], *arguments, **options)
+                return objects
+
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                return [path for objects in pool.map(compile_one, sources) for path in objects]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
 
 
 def extensions(mode: str) -> list[Extension]:
@@ -83,4 +110,7 @@ def extensions(mode: str) -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions(os.environ.get("PENSTOCK_COMPILE", "auto")))
+    setup(
+        ext_modules=extensions(os.environ.get("PENSTOCK_COMPILE", "auto")),
+        cmdclass={"build_ext": ParallelBuild},
+    )

@@ -90,13 +90,15 @@ def listening(**addresses: str) -> list[str]:
 
 
 @contextmanager
-def penstock(data: Path, *settings: str, flight: str = "off") -> Iterator[Process]:
+def penstock(
+    data: Path, *settings: str, flight: str = "off", udp: str = "off"
+) -> Iterator[Process]:
     """`penstock serve` with free ports; `settings` are section.key=value."""
     command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(data)]
-    command += listening(tcp=FREE_PORT, http=FREE_PORT, flight=flight)
+    command += listening(tcp=FREE_PORT, http=FREE_PORT, flight=flight, udp=udp)
     for setting in settings:
         command += ["--set", setting]
-    pattern = re.compile(r"^\s+(tcp|http|flight)\s+\S*127\.0\.0\.1:(\d+)")
+    pattern = re.compile(r"^\s+(tcp|http|flight|udp)\s+\S*127\.0\.0\.1:(\d+)")
     with _running(command, pattern, "Read it again") as process:
         yield process
 

@@ -1,4 +1,4 @@
-"""FlyMQ over real sockets: produce, fetch, delayed messages, transactions, schemas.
+"""FlyMQ over real sockets: requests that wait, produce, fetch, delayed messages, transactions, schemas.
 
 The load comes from this process, the servers are processes of their own; all on the loopback interface.
 One connection, pipelined, values of 50 to 150 random bytes, durability `ack`. The control row is
@@ -6,19 +6,24 @@ benchmarks/broker_control.py. How to read the tables: benchmarks/README.md.
 """
 
 import json
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from benchmarks import broker_servers as servers
 from benchmarks import flymq_delayed as delayed
+from benchmarks import flymq_disk as disk
 from benchmarks import flymq_load as load
 from benchmarks import flymq_transactions as transactions
+from benchmarks import request
 from benchmarks.broker_blipmq import KEY, Publisher, publish_rate
 from benchmarks.broker_found import UNIT, Call, Found
 from benchmarks.broker_load import TIMEOUT_S, Watermark, connect, make_messages
 from benchmarks.log import GIB, scratch
+from benchmarks.request_spoken import FLYMQ
 from benchmarks.table import Row, Table, median
 from penstock.wire.flymq import administration as a
 from penstock.wire.flymq.opcodes import encode_request
@@ -29,6 +34,8 @@ PENDING = 10_000_000
 MOST_MIB = 150.0
 MOST_LATE_MS = 50.0
 BOUND = "bound"
+# Of 20,000 messages: ten times the memory for recent batches.
+OLD_ROUNDS = 280
 # A flat object of ten fields, about 190 bytes.
 SCHEMA = {
     "type": "object",
@@ -107,6 +114,13 @@ class Bench:
     def fetch(self, topic: str, limit_s: float, *, binary: bool) -> Call:
         return lambda: load.fetch_rate(self.port, topic, self.watermark, limit_s, binary=binary)
 
+    def fill(self, topic: str, rounds: int) -> None:
+        """Far more than the memory for recent batches holds: a FETCH from its start reads files."""
+        self.produce(topic, rounds, 60.0)()
+        self.watermark.close()  # it has said nothing: the server has closed it, or is about to
+        self.watermark = Watermark(self.port)
+        self.watermark.of(topic)
+
     def bind(self, topic: str) -> None:
         definition = json.dumps(SCHEMA)
         self._call("POST", "schemas", {"name": topic, "type": "json", "definition": definition})
@@ -123,31 +137,52 @@ class Bench:
             answer.read()
 
 
-def tables(quick: bool) -> Iterator[Table]:
+# Tables of a run, in this order.
+PARTS = ("waiting", "rates", "schema", "transaction", "lateness", "pending")
+
+
+def tables(quick: bool, parts: Collection[str] = PARTS) -> Iterator[Table]:
     with scratch(12 * GIB) as directory:
         servers.touch_memory((1 if quick else 6) * GIB)
+        if "waiting" in parts:
+            with ExitStack() as stack:
+                waiting = request.Bench(stack, directory / "waiting", quick, FLYMQ)
+                yield request.lone_table(waiting)
+                yield request.window_table(waiting)
         with (
             servers.control(directory / "control") as bare,
             servers.penstock(directory / "data") as server,
         ):
             bench = Bench(directory, server, bare)
-            yield rates_table(bench, quick)
-            yield schema_table(bench, quick)
-            yield transaction_table(bench.port, 10 if quick else 40)
-            yield lateness_table(bench, quick)
+            made: dict[str, Callable[[], Table]] = {
+                "rates": lambda: rates_table(bench, quick),
+                "schema": lambda: schema_table(bench, quick),
+                "transaction": lambda: transaction_table(bench.port, 10 if quick else 40),
+                "lateness": lambda: lateness_table(bench, quick),
+            }
+            for name in PARTS:
+                if name in parts and name in made:
+                    yield made[name]()
             bench.watermark.close()
-        with servers.penstock(directory / "pending") as server:
-            yield pending_table(server, quick)
+        if "pending" in parts:
+            with (
+                servers.penstock(directory / "pending") as server,
+                servers.penstock(directory / "none-pending") as control,
+            ):
+                yield pending_table(server, control, quick)
 
 
 def rates_table(bench: Bench, quick: bool) -> Table:
     rounds, limit_s = (2, 0.5) if quick else (10, 2.0)
+    bench.fill("old", 20 if quick else OLD_ROUNDS)
     found = Found(
         {
             "control": bench.control(rounds),
             "produce": bench.produce("flymq", rounds, limit_s),
             "fetch": bench.fetch("flymq", limit_s, binary=False),
             "binary": bench.fetch("flymq", limit_s, binary=True),
+            "old": bench.fetch("old", limit_s, binary=False),
+            "old binary": bench.fetch("old", limit_s, binary=True),
             "ttl": bench.expiring("ttl", rounds, limit_s),
             "delayed": bench.delay("later", rounds * 10_000, limit_s),
         },
@@ -162,6 +197,8 @@ def rates_table(bench: Bench, quick: bool) -> Table:
             ("produce", f"PRODUCE, {load.WINDOW:,} under way", 400_000),
             ("fetch", f"FETCH, {load.FETCHED:,} each", 2_500_000),
             ("binary", f"FETCH_BINARY, {load.FETCHED:,} each", 2_500_000),
+            ("old", "FETCH from files, ten times the cache", 2_500_000),
+            ("old binary", "FETCH_BINARY from files", 2_500_000),
             ("delayed", f"PRODUCE_DELAYED, {load.WINDOW:,} under way", 50_000),
         )
     ]
@@ -214,11 +251,18 @@ def lateness_table(bench: Bench, quick: bool) -> Table:
     with connect(bench.port) as connection:
         for topic in ("late", "late.load"):
             delayed.is_there(connection, topic)
-    found = delayed.LateWatch(bench.port, "late").run(3.0 if quick else 10.0)
+    os.sync()  # what the tables before have written is not to be flushed meanwhile
+    seconds = 3.0 if quick else 10.0
+    with disk.watched(bench.directory / "flushes", seconds) as flushes:
+        found = delayed.LateWatch(bench.port, "late").run(seconds)
     table = Table(
         f"Delayed messages, {delayed.DELAYED_PER_S:,} a second taken and delivered, beside"
         f" {delayed.ORDINARY_PER_S:,} ordinary ones"
     )
+    p50_ms, p99_ms, longest_ms = flushes
+    table.add("control: 4 KiB and fdatasync, median", p50_ms, "ms")
+    table.add("  p99", p99_ms, "ms")
+    table.add("  the longest", longest_ms, "ms")
     table.add("later than due: median", found.p50_ms, "ms")
     most = MOST_LATE_MS
     reached = found.p99_ms <= most
@@ -227,22 +271,27 @@ def lateness_table(bench: Bench, quick: bool) -> Table:
     return table
 
 
-def pending_table(server: servers.Process, quick: bool) -> Table:
-    """The memory for recent batches is filled first: ordinary messages fill it as well."""
+def pending_table(server: servers.Process, control: servers.Process, quick: bool) -> Table:
+    """The memory for recent batches is filled first: ordinary messages fill it as well. The control is a
+    server that holds none, in turns with the one that holds them: by then both meet the same disk, and the
+    same memory of the machine, which gigabytes have gone through."""
     port, pending = server.ports["tcp"], 200_000 if quick else PENDING
     requests = load.produce_requests("ordinary")
 
-    def ordinary() -> float:
-        runs = 2 if quick else 7
-        return median([load.produce_rate(port, "ordinary", requests, 10, 2.0) for _ in range(runs)])
+    def ordinary(one: servers.Process) -> float:
+        return load.produce_rate(one.ports["tcp"], "ordinary", requests, 10, 2.0)
 
-    ordinary()
-    without = ordinary()
+    for _ in range(2 if quick else 7):
+        ordinary(control)
+        ordinary(server)
     before_bytes = server.resident_bytes()
     sent = delayed.requests("later", delayed.any_delays())
     rate = delayed.produce_rate(port, "later", sent, pending, 600.0)
     growth_mib = delayed.resident_growth(server, before_bytes)
-    beside = ordinary()
+    os.sync()  # they lie still: the disk is not to be busy with their writing
+    turns = [(ordinary(control), ordinary(server)) for _ in range(2 if quick else 9)]
+    without = median([bare for bare, _ in turns])
+    beside = median([ours for _, ours in turns])
     table = Table(f"{pending:,} delayed messages pending, due in 1 to 20 hours")
     table.add("control: PRODUCE without them", without, UNIT)
     table.compare("PRODUCE beside them", beside, UNIT, without, 0.9)

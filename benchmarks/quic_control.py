@@ -3,6 +3,7 @@
 python -m benchmarks.quic_control serve              prints its port
 python -m benchmarks.quic_control send PORT MB       one stream after the line "sink"; prints MB/s
 python -m benchmarks.quic_control latency PORT N     64 bytes there and back; prints microseconds
+python -m benchmarks.quic_control writes PORT N      N messages of 1 KiB of Fujin; prints MB/s
 python -m benchmarks.quic_control tcp PORT SECONDS   the same over TCP; prints p50 and p99 in microseconds
 """
 
@@ -20,13 +21,18 @@ from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection
 from qh3.quic.events import QuicEvent, StreamDataReceived
 
+from penstock.quic.udp import UdpSocket
 from penstock.server.net.quic.certificates import self_signed
-from penstock.server.net.quic.udp import UdpSocket
+from penstock.wire.fujin.commands import CONNECT_WRITER
+from penstock.wire.fujin.writing import encode_write
 
 WINDOW = 4 * 1024 * 1024
 # What the client keeps queued: enough that the network never waits.
 AHEAD = 2 * 1024 * 1024
 CHUNK = bytes(256 * 1024)
+MESSAGE = bytes(1024)
+# Of a WRITE that was accepted: opcode, cid, 0.
+RESULT_BYTES = 6
 
 
 class _Bare(QuicConnectionProtocol):
@@ -59,9 +65,10 @@ async def _serve() -> None:
 class Client:
     """One connection, driven by hand with joined datagrams, so that it is quicker than any server here."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, application: str | None = None) -> None:
         configuration = QuicConfiguration(
             is_client=True,
+            alpn_protocols=None if application is None else [application],
             verify_mode=ssl.CERT_NONE,
             server_name="localhost",
             max_datagram_size=1452,
@@ -115,6 +122,20 @@ class Client:
             self.step()
         return sent / 1e6 / (time.perf_counter() - begin)
 
+    def writes(self, count: int) -> float:
+        stream = self.quic.get_next_available_stream_id()
+        self.quic.send_stream_data(stream, bytes([CONNECT_WRITER, 0, 0, 0, 0]))
+        block = b"".join([encode_write(cid, b"bench", MESSAGE, None) for cid in range(64)])
+        sent, begin = 0, time.perf_counter()
+        while sent < count:
+            while sent < count and self.quic.get_send_buffer_size(stream) < AHEAD:
+                self.quic.send_stream_data(stream, block)
+                sent += 64
+            self.step()
+        while self.received < sent * RESULT_BYTES:
+            self.step()
+        return sent * len(MESSAGE) / 1e6 / (time.perf_counter() - begin)
+
     def latency(self, rounds: int) -> list[float]:
         stream = self.quic.get_next_available_stream_id()
         found = []
@@ -146,9 +167,11 @@ def main(words: list[str]) -> None:
         asyncio.run(_serve())
     elif words[0] == "send":
         print(f"{Client(int(words[1])).send(int(words[2])):.1f} MB/s")
+    elif words[0] == "writes":
+        print(f"{Client(int(words[1]), 'fujin').writes(int(words[2])):.1f} MB/s")
     else:
-        port, size = int(words[1]), int(words[2])
-        found = tcp_latency(port, size) if words[0] == "tcp" else Client(port).latency(size)
+        port, size = int(words[1]), float(words[2])
+        found = tcp_latency(port, size) if words[0] == "tcp" else Client(port).latency(int(size))
         print(f"p50 {found[len(found) // 2]:.0f} p99 {found[len(found) * 99 // 100]:.0f}")
 
 

@@ -1,20 +1,27 @@
-"""The server of the quic suite: our listeners, connections and streams, with a protocol that stores
-nothing.
+"""The server of the quic suite: our listeners, connections and streams, and nothing that stores.
 
-    python -m benchmarks.quic_server     prints the port of QUIC and that of a TCP echo on the same
-    event loop
+    python -m benchmarks.quic_server     prints the port of bare streams, that of a TCP echo on the same
+                                         event loop, and that of Felix and Fujin without a log
 
-A stream gives back its bytes. After the line "sink" it drops them, and after "push N" it sends N bytes on a
-stream of its own: what the peers in tests/peers ask for.
+What a bare stream begins with says what it is, as the peers in tests/peers ask for it:
+
+    sink\n            the rest is dropped
+    push N\n          N bytes on a stream of the server
+    answer R A\n      one byte, then A bytes for every R bytes that come
+    lost\n            the packets that were lost on their way from the server since its start
+    else              an echo
 """
 
 import asyncio
+import socket
 import time
 from typing import Any
 
 import uvloop
 
+from benchmarks.quic_no_log import felix, fujin
 from benchmarks.request_echo import Echo
+from penstock.server.memory import settle_allocator, settle_collector
 from penstock.server.net.address import Address
 from penstock.server.net.hub import ConnectionLimits, Hub
 from penstock.server.net.quic.certificates import self_signed
@@ -25,6 +32,8 @@ from penstock.server.protocols import ProtocolSection, QuicRow
 from penstock.sessions.streams import QuicConnection, QuicStream
 
 PUSHED = bytes(64 * 1024)
+FUJIN_APPLICATION = "fujin"
+ENGINES: list[PythonEngine] = []
 
 
 class BareStream:
@@ -37,6 +46,8 @@ class BareStream:
         self._left = 0
         self._waiting: list[bytes] = []
         self._ends = False
+        # Bytes of a request and of its answer; 0: an echo.
+        self._request = self._answer = self._came = 0
 
     def receive(self, data: bytes) -> None:
         if self._drops:
@@ -46,9 +57,21 @@ class BareStream:
             self._stream.write(data)
         elif data.startswith(b"push "):
             self._push(int(data[5:]))
+        elif data.startswith(b"answer "):
+            self._request, self._answer = map(int, data.split()[1:])
+            self._stream.write(b".")
+        elif data == b"lost\n":
+            self._stream.write(b"%d\n" % sum(one.statistics().lost_packets for one in ENGINES))
+            self._stream.finish()
         else:
-            self._waiting.append(data)
-            self.writable()
+            answer = self._answers(len(data)) if self._request else data
+            if answer:
+                self._waiting.append(answer)
+                self.writable()
+
+    def _answers(self, size: int) -> bytes:
+        whole, self._came = divmod(self._came + size, self._request)
+        return bytes(whole * self._answer)
 
     def _push(self, size: int) -> None:
         def make(stream: QuicStream) -> "BareStream":
@@ -116,32 +139,45 @@ class BareConnection:
         return False
 
 
-def _row() -> QuicRow:
+def _row(name: str, application: str | None = None) -> QuicRow:
     def connection(port: Any, quic: Any, terms: Any) -> Any:
         raise AssertionError("there is no broker here")
 
     return QuicRow(
-        name="bare",
-        title="Bare",
+        name=name,
+        title=name,
         frame_size=lambda buffer, start, end: 0,
-        application=None,
+        application=application,
         connection=connection,
         listeners={},
         section=ProtocolSection,
     )
 
 
+def _engine(bound: socket.socket, settings: EngineSettings) -> PythonEngine:
+    engine = PythonEngine(bound, settings)
+    ENGINES.append(engine)
+    return engine
+
+
 async def serve() -> None:
     loop = asyncio.get_running_loop()
     hub = Hub(loop, ConnectionLimits(), {})
-    listener = QuicListener("udp", Address("127.0.0.1", 0), [_row()])
     settings = EngineSettings(choose=lambda offered: None, certificate=self_signed(time.time()))
-    listener.listen(hub, PythonEngine, settings, {"bare": BareConnection})
+    bare = QuicListener("bare", Address("127.0.0.1", 0), [_row("bare")])
+    bare.listen(hub, _engine, settings, {"bare": BareConnection})
+    both = QuicListener(
+        "udp", Address("127.0.0.1", 0), [_row("fujin", FUJIN_APPLICATION), _row("felix")]
+    )
+    both.listen(hub, _engine, settings, {"felix": felix(), "fujin": fujin()})
     beside = await loop.create_server(Echo, "127.0.0.1", 0)
-    print(f"quic {listener.address.port} {beside.sockets[0].getsockname()[1]}", flush=True)
+    tcp = beside.sockets[0].getsockname()[1]
+    print(f"quic {bare.address.port} {tcp} {both.address.port}", flush=True)
     await beside.serve_forever()
 
 
 if __name__ == "__main__":
+    settle_allocator()
+    settle_collector()
     with asyncio.Runner(loop_factory=uvloop.Loop) as runner:
         runner.run(serve())

@@ -8,7 +8,7 @@ process and spins. How to read the tables: benchmarks/README.md.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import quantiles
 
@@ -17,7 +17,7 @@ from benchmarks.broker_blipmq import Publisher, barrier, login, publish_rate
 from benchmarks.broker_load import connect
 from benchmarks.broker_rustlog import create_topic
 from benchmarks.log import GIB, scratch
-from benchmarks.request_blipmq import MESSAGE, delivery_times, end_to_end_rate
+from benchmarks.request_blipmq import delivery_times, end_to_end_rate
 from benchmarks.request_client import (
     ask,
     ask_ahead,
@@ -25,16 +25,11 @@ from benchmarks.request_client import (
     ask_on_many,
     flush_times,
 )
+from benchmarks.request_spoken import MESSAGE, RUSTLOG, TOPIC, Spoken
 from benchmarks.table import Row, Table, median
 from penstock.wire.blipmq import frames as blipmq
 from penstock.wire.blipmq.batch import encode_messages, pack_consecutive
-from penstock.wire.rustlog import frames as rustlog
-from penstock.wire.rustlog.binary import encode_request
-from penstock.wire.rustlog.binary_reply import encode_produce_reply
 
-TOPIC = "request"
-PRODUCE = encode_request(rustlog.Produce(TOPIC, 0, [MESSAGE]))
-PRODUCED = encode_produce_reply(0, 1)
 PUBLISH = blipmq.encode_publish(1, TOPIC.encode(), 1, MESSAGE)
 # A batch with one record of 100 bytes in the log: header, columns and value.
 STORED_BYTES = 256
@@ -70,10 +65,13 @@ class Lone:
 
 
 class Bench:
-    """The servers of one run and the calls that measure them."""
+    """The servers of one run and the calls that measure them; `spoken`: in which protocol."""
 
-    def __init__(self, stack: ExitStack, directory: Path, quick: bool) -> None:
+    def __init__(
+        self, stack: ExitStack, directory: Path, quick: bool, spoken: Spoken = RUSTLOG
+    ) -> None:
         self.quick = quick
+        self.spoken = spoken
         self.rounds = 1 if quick else 3
         self.limit_s = 0.3 if quick else 2.0
         self._directory = directory
@@ -84,7 +82,7 @@ class Bench:
         )
         for server in (self.ack, self.none):
             create_topic(server.ports["tcp"], TOPIC)
-        sizes = len(PRODUCE), STORED_BYTES, PRODUCED
+        sizes = len(spoken.produce), STORED_BYTES, spoken.produced
         self.bare = {
             durability: stack.enter_context(
                 servers.bare(durability, directory / f"bare-{durability}", *sizes)
@@ -111,19 +109,20 @@ class Bench:
 
     def lone(self, server: servers.Process) -> Lone:
         count = 200 if self.quick else 3_000
+        produce, produced = self.spoken.produce, self.spoken.produced
         with connect(server.ports["tcp"]) as connection:
-            ask(connection, PRODUCE, PRODUCED, count // 10)
+            ask(connection, produce, produced, count // 10)
 
             cpu_s = 0.0
 
             def run() -> list[float]:
                 nonlocal cpu_s
                 watch = servers.Watch(server)
-                times = ask(connection, PRODUCE, PRODUCED, count)
+                times = ask(connection, produce, produced, count)
                 cpu_s = watch.work().server_s
                 return times
 
-            control, times = self.around(PRODUCE, run)
+            control, times = self.around(produce, run)
         return Lone(control, median(times) * US, p99(times) * US, cpu_s / count * US)
 
     def deliveries(self, qos: int) -> Lone:
@@ -137,24 +136,26 @@ class Bench:
 
     def on_many(self) -> tuple[float, float, float]:
         """Answers a second: of the echo, the mean of before and after, of the bare server, and ours."""
-        before = self._on_many(self.echo.ports["echo"], len(PRODUCE))
-        bare = self._on_many(self.bare["ack"].ports["tcp"], len(PRODUCED))
-        ours = self._on_many(self.ack.ports["tcp"], len(PRODUCED))
-        after = self._on_many(self.echo.ports["echo"], len(PRODUCE))
+        request_bytes, answer_bytes = len(self.spoken.produce), len(self.spoken.produced)
+        before = self._on_many(self.echo.ports["echo"], request_bytes)
+        bare = self._on_many(self.bare["ack"].ports["tcp"], answer_bytes)
+        ours = self._on_many(self.ack.ports["tcp"], answer_bytes)
+        after = self._on_many(self.echo.ports["echo"], request_bytes)
         return (before + after) / 2, bare, ours
 
     def _on_many(self, port: int, answer_bytes: int) -> float:
         with ExitStack() as stack:
             connections = [stack.enter_context(connect(port)) for _ in range(CONNECTIONS)]
-            return ask_on_many(connections, PRODUCE, answer_bytes, self.limit_s)
+            return ask_on_many(connections, self.spoken.produce, answer_bytes, self.limit_s)
 
     def ahead(self, server: servers.Process, window: int) -> float:
         with connect(server.ports["tcp"]) as connection:
-            return ask_ahead(connection, PRODUCE, PRODUCED, window, self.limit_s)
+            return ask_ahead(connection, self.spoken, window, self.limit_s)
 
     def echo_ahead(self, window: int) -> float:
+        echoed = replace(self.spoken, produced=self.spoken.produce)
         with connect(self.echo.ports["echo"]) as connection:
-            return ask_ahead(connection, PRODUCE, PRODUCE, window, self.limit_s / 4)
+            return ask_ahead(connection, echoed, window, self.limit_s / 4)
 
     def blocks(self) -> float:
         """Messages a second."""
@@ -190,7 +191,7 @@ def tables(quick: bool) -> Iterator[Table]:
 
 
 def lone_table(bench: Bench) -> Table:
-    table = Table("RustLog B Produce, one record of 100 bytes, one at a time")
+    table = Table(f"{bench.spoken.title}, one record of 100 bytes, one at a time")
     for durability, server, echoes, cpu_us in (
         ("none", bench.none, 4, 60),
         ("ack", bench.ack, 8, 120),
@@ -226,7 +227,7 @@ def add_p50(table: Table, what: str, found: list[Lone], most: int, *, flushed: b
 
 
 def window_table(bench: Bench) -> Table:
-    table = Table("RustLog B Produce, one record of 100 bytes a request, durability ack")
+    table = Table(f"{bench.spoken.title}, one record of 100 bytes a request, durability ack")
     what = f"{CONNECTIONS} connections, one each under way"
     rounds = [bench.on_many() for _ in range(bench.rounds)]
     table.add(f"control: echo, {what}", median([echo for echo, _, _ in rounds]), "/s")

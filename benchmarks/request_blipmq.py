@@ -4,20 +4,18 @@ The subscriber repeats POLL and PING, the next when the PONG is there: BlipMQ an
 nothing with silence. Like the rest of the suite the client spins (request_client.py).
 """
 
-import random
 import time
 from struct import Struct
 
 from benchmarks.broker_blipmq import login, subscribe
 from benchmarks.broker_load import TIMEOUT_S, connect
 from benchmarks.request_client import receive, send
+from benchmarks.request_spoken import MESSAGE, MESSAGE_BYTES
 from penstock.wire.blipmq import frames as wire
 from penstock.wire.blipmq.batch import encode_acks, encode_messages, encode_polls, pack_consecutive
 
-MESSAGE_BYTES = 100
 # A message begins with its number, so that a delivery tells which publish it belongs to.
 NUMBER = Struct(">Q")
-MESSAGE = random.Random(11).randbytes(MESSAGE_BYTES)
 FILLING = MESSAGE[NUMBER.size :]
 HEAD = Struct(">IBQ")
 

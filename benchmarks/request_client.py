@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.broker_load import RECEIVE_BYTES, TIMEOUT_S
+from benchmarks.request_spoken import Spoken
 
 
 def receive(connection: socket.socket) -> bytes:
@@ -47,8 +48,10 @@ def ask(connection: socket.socket, request: bytes, answer: bytes, count: int) ->
     return times
 
 
-# Length and type: after them come offsets, which differ.
+# Length and type, or magic, version, opcode and flags: after them come offsets, which differ.
 ANSWER_HEAD_BYTES = 5
+# Of a BlipMQ frame: its type stands behind its length.
+FRAME_TYPE_AT = 4
 
 
 def ask_on_many(
@@ -93,10 +96,9 @@ def _drain(connections: list[socket.socket], missing: dict[int, int]) -> None:
             left -= len(data)
 
 
-def ask_ahead(
-    connection: socket.socket, request: bytes, answer: bytes, window: int, time_limit_s: float
-) -> float:
+def ask_ahead(connection: socket.socket, spoken: Spoken, window: int, time_limit_s: float) -> float:
     """Answers a second on one connection with up to `window` requests under way."""
+    request, answer = spoken.produce, spoken.produced
     connection.setblocking(False)
     requests = request * window
     size = len(request)
@@ -119,7 +121,7 @@ def ask_ahead(
         got += receive(connection)
         count = len(got) // len(answer)
         if count:
-            _check(got[: count * len(answer)], answer)
+            _check(got[: count * len(answer)], answer, spoken.kind_at)
             got = got[count * len(answer) :]
             answered += count
 
@@ -132,10 +134,10 @@ def send(connection: socket.socket, data: bytes) -> bytes:
         return data
 
 
-def _check(answers: bytes, answer: bytes) -> None:
-    """Every answer has the type of the expected one, which stands behind its length."""
-    kinds = answers[4 :: len(answer)]
-    if kinds.count(answer[4:5]) != len(kinds):
+def _check(answers: bytes, answer: bytes, kind_at: int) -> None:
+    """Every answer has the type of the expected one."""
+    kinds = answers[kind_at :: len(answer)]
+    if kinds.count(answer[kind_at : kind_at + 1]) != len(kinds):
         raise ConnectionError(f"a request was refused: {answers[:100]!r}")
 
 
@@ -158,19 +160,21 @@ def ask_in_blocks(
         got += receive(connection)
         count = len(got) // len(answer)
         if count:
-            _check(got[: count * len(answer)], answer)
+            _check(got[: count * len(answer)], answer, FRAME_TYPE_AT)
             got = got[count * len(answer) :]
             answered += count
     return answered / took
 
 
-def flush_times(path: Path, size: int, count: int) -> list[float]:
-    """Seconds of each fdatasync behind a write of so many bytes at the end of a file."""
+def flush_times(path: Path, size: int, count: int, pause_s: float = 0.0) -> list[float]:
+    """Seconds of each fdatasync behind a write of so many bytes at the end of a file, with pauses."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     try:
         data = bytes(size)
         times = []
         for _ in range(count):
+            if pause_s:
+                time.sleep(pause_s)
             os.write(descriptor, data)
             begin = time.perf_counter()
             os.fdatasync(descriptor)

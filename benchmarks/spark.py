@@ -6,10 +6,12 @@ broker, Flight and reading cost, and Spark's own work is in both rows. Broker an
 """
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import spark_kafka, spark_typed
+from benchmarks.broker_servers import touch_memory
 from benchmarks.log import GIB, scratch
 from benchmarks.spark_bench import Bench, Memory, consume, running, seconds
 from benchmarks.table import Row, Table, interleaved
@@ -27,21 +29,45 @@ MICRO_BATCHES = 25
 # The first batches of a query compile what the others run.
 WARM_BATCHES = 5
 LEAST_READ = 0.7
-LEAST_WRITE_ROWS = 800_000
+# Of the writer that drops its batches, in the same run.
+LEAST_WRITE = 0.6
+LEAST_WRITE_ROWS = 1_500_000
 LEAST_WIDE_MB = 400.0
+LEAST_WIDE_WRITE_MB = 300.0
 MOST_OVERHEAD_MS = 50.0
 # What counts as flat: no more than the same row differs between two runs on a shared machine.
 FLAT = 1.2
+PARTS = ("speed", "partitions", "typed", "batches", "rows", "kafka")
 
 
-def tables(quick: bool) -> Iterator[Table]:
+def tables(quick: bool, wanted: Sequence[str] = PARTS) -> Iterator[Table]:
     rows = 400_000 if quick else 10_000_000
     rounds = 1 if quick else 3
-    with scratch((1 if quick else 24) * GIB) as path, running(path) as bench:
+    ours = [part for part in PARTS if part in wanted and part != "kafka"]
+    with scratch((1 if quick else 24) * GIB) as path:
+        if ours:
+            with running(path) as bench:
+                # Else the first rows that write pay for the memory of the page cache, and the control does
+                # not.
+                touch_memory((1 if quick else 10) * GIB)
+                yield from _of_ours(bench, ours, rows, rounds, quick)
+        if "kafka" in wanted:
+            yield spark_kafka.table(path, 200_000 if quick else 5_000_000, 1 if quick else 4)
+
+
+def _of_ours(
+    bench: Bench, wanted: Sequence[str], rows: int, rounds: int, quick: bool
+) -> Iterator[Table]:
+    if "speed" in wanted:
         yield speed(bench, rows, 1 if quick else SPEED_ROUNDS)
         yield wide(bench, 50_000 if quick else 2_000_000, rounds)
+    if "typed" in wanted:
+        yield spark_typed.table(bench, 50_000 if quick else 2_000_000, rounds)
+    if "partitions" in wanted:
         yield by_partitions(bench, rows, rounds)
-        yield micro_batches(bench)
+    if "batches" in wanted:
+        yield micro_batches(bench, 25 * MICRO_BATCHES)
+    if "rows" in wanted:
         yield from by_rows(bench, rows // 10, rows * 5)
 
 
@@ -55,6 +81,7 @@ def speed(bench: Bench, rows: int, rounds: int) -> Table:
             "warm": lambda: seconds(lambda: consume(reading)),
             "control": lambda: rows / seconds(lambda: consume(control)),
             "read": lambda: rows / seconds(lambda: consume(reading)),
+            "drop": lambda: rows / seconds(lambda: bench.drop(control)),
             "write": lambda: rows / seconds(lambda: bench.write(control, "out")),
         },
         rounds,
@@ -62,7 +89,11 @@ def speed(bench: Bench, rows: int, rounds: int) -> Table:
     table = Table(f"Spark, {rows:,} rows of {VALUE_BYTES} bytes, local[2]")
     table.add("control: record batches from memory", found["control"], "rows/s")
     table.compare("read a topic", found["read"], "rows/s", found["control"], LEAST_READ)
-    table.at_least("write a topic, exactly once", found["write"], "rows/s", LEAST_WRITE_ROWS)
+    table.add("control: a writer that drops its batches", found["drop"], "rows/s")
+    table.compare(
+        "write a topic, exactly once", found["write"], "rows/s", found["drop"], LEAST_WRITE
+    )
+    table.at_least("of which rows", found["write"], "rows/s", LEAST_WRITE_ROWS)
     return table
 
 
@@ -75,6 +106,7 @@ def wide(bench: Bench, rows: int, rounds: int) -> Table:
         {
             "control": lambda: megabytes / seconds(lambda: consume(control)),
             "read": lambda: megabytes / seconds(lambda: consume(reading)),
+            "drop": lambda: megabytes / seconds(lambda: bench.drop(control)),
             "write": lambda: megabytes / seconds(lambda: bench.write(control, "wide-out")),
         },
         rounds,
@@ -83,7 +115,9 @@ def wide(bench: Bench, rows: int, rounds: int) -> Table:
     table.add("control: record batches from memory", found["control"], "MB/s")
     table.compare("read a topic", found["read"], "MB/s", found["control"], 0)
     table.at_least("of which values", found["read"], "MB/s", LEAST_WIDE_MB)
-    table.compare("write a topic", found["write"], "MB/s", found["control"], 0)
+    table.add("control: a writer that drops its batches", found["drop"], "MB/s")
+    table.compare("write a topic, exactly once", found["write"], "MB/s", found["drop"], LEAST_WRITE)
+    table.at_least("of which values", found["write"], "MB/s", LEAST_WIDE_WRITE_MB)
     return table
 
 
@@ -140,9 +174,11 @@ def by_rows(bench: Bench, few: int, many: int) -> Iterator[Table]:
     yield memory
 
 
-def micro_batches(bench: Bench) -> Table:
+def micro_batches(bench: Bench, rows: int) -> Table:
+    """`rows`: as many as the batches of both measurements take, and more."""
+    bench.topic("batches", rows, VALUE_BYTES)
     control = bench.spark.readStream.format("control").load()
-    reading = bench.spark.readStream.format("penstock").options(**bench.given, subscribe="bench")
+    reading = bench.spark.readStream.format("penstock").options(**bench.given, subscribe="batches")
     reading = reading.options(startingOffsets="earliest", maxOffsetsPerTrigger=1)
     empty_ms = micro_batch_ms(control, bench.directory / "control")
     ours_ms = micro_batch_ms(reading.load(), bench.directory / "ours")
@@ -153,18 +189,31 @@ def micro_batches(bench: Bench) -> Table:
     table.add("a row of a topic", ours_ms, "ms")
     target = f"<= {MOST_OVERHEAD_MS:g}"
     table.rows.append(Row("more than the control", over_ms, "ms", None, target, reached))
+    two = [
+        bench.directory / f"{name}-{number}" for name in ("control", "ours") for number in (1, 2)
+    ]
+    side_by_side = micro_batch_ms(control, *two[:2])
+    table.add("two queries side by side, control", side_by_side, "ms")
+    ours_ms = micro_batch_ms(reading.load(), *two[2:])
+    table.compare("two queries side by side", ours_ms, "ms", side_by_side, 0)
     return table
 
 
-def micro_batch_ms(frame: "DataFrame", checkpoint: Path) -> float:
-    """The median of a whole trigger."""
-    done: dict[int, float] = {}
-    query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+def micro_batch_ms(frame: "DataFrame", *checkpoints: Path) -> float:
+    """The median of a whole trigger; of several queries at the same time with several checkpoints."""
+    done: dict[tuple[int, int], float] = {}
+    writers = [frame.writeStream.format("noop") for _ in checkpoints]
+    queries = [
+        writer.option("checkpointLocation", str(place)).start()
+        for writer, place in zip(writers, checkpoints, strict=True)
+    ]
     try:
-        while len(done) < MICRO_BATCHES and not query.awaitTermination(1):
-            for one in query.recentProgress:
-                if one.numInputRows:
-                    done[one.batchId] = one.durationMs["triggerExecution"]
+        while len(done) < MICRO_BATCHES * len(queries) and not queries[0].awaitTermination(1):
+            for number, query in enumerate(queries):
+                for one in query.recentProgress:
+                    if one.numInputRows:
+                        done[number, one.batchId] = one.durationMs["triggerExecution"]
     finally:
-        query.stop()
-    return statistics.median(list(done.values())[WARM_BATCHES:])
+        for query in queries:
+            query.stop()
+    return statistics.median(took for (_, batch), took in done.items() if batch >= WARM_BATCHES)

@@ -44,7 +44,7 @@ class Bench:
         """Makes a topic with as many rows in every partition."""
         import pyarrow as pa
 
-        self._create(name, partitions)
+        create_topic(self.http_port, name, partitions)
         most = rows_of_a_batch(value_bytes)
         values = random_values(most, value_bytes)
         for partition in range(partitions):
@@ -53,15 +53,6 @@ class Bench:
                 table = pa.table({"value": values.slice(0, min(left, most))})
                 self.client.write(name, table, partition=partition)
                 left -= most
-
-    def _create(self, name: str, partitions: int) -> None:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.http_port}/api/v1/topics",
-            json.dumps({"name": name, "partitions": partitions}).encode(),
-            {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request):
-            return
 
     def reading(self, topic: str, **given: object) -> "DataFrame":
         reader = self.spark.read.format("penstock").options(**self.given, subscribe=topic)
@@ -74,6 +65,20 @@ class Bench:
     def write(self, frame: "DataFrame", topic: str) -> None:
         out = frame.select("value").write.format("penstock").options(**self.given, topic=topic)
         out.option("createTopics", "true").mode("append").save()
+
+    def drop(self, frame: "DataFrame") -> None:
+        """What `write` costs without a broker: the same rows to a writer that drops its batches."""
+        frame.select("value").write.format("control").mode("append").save()
+
+
+def create_topic(http_port: int, name: str, partitions: int) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{http_port}/api/v1/topics",
+        json.dumps({"name": name, "partitions": partitions}).encode(),
+        {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request):
+        return
 
 
 @contextmanager
@@ -126,8 +131,8 @@ def consume(frame: "DataFrame") -> None:
 
 
 class Memory:
-    """The largest resident memory of Spark's processes while the block runs: the JVM, and all Python
-    workers together. In local mode the JVM is driver and executor in one."""
+    """The largest resident memory of Spark's processes while the block runs: the JVM, all Python workers
+    together, and the largest one of them. In local mode the JVM is driver and executor in one."""
 
     def __init__(self, spark: "SparkSession") -> None:
         gateway = spark.sparkContext._gateway
@@ -135,6 +140,7 @@ class Memory:
         self._jvm: int = gateway.proc.pid
         self.jvm_bytes = 0
         self.worker_bytes = 0
+        self.largest_worker_bytes = 0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -151,6 +157,8 @@ class Memory:
             found = {pid: _resident_bytes(pid) for pid in _with_descendants(self._jvm)}
             self.jvm_bytes = max(self.jvm_bytes, found.pop(self._jvm))
             self.worker_bytes = max(self.worker_bytes, sum(found.values()))
+            largest = max(found.values(), default=0)
+            self.largest_worker_bytes = max(self.largest_worker_bytes, largest)
 
 
 def _with_descendants(pid: int) -> list[int]:

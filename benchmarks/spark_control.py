@@ -1,4 +1,6 @@
-"""Data sources that yield record batches from memory: what Spark does without a broker. Runs in workers."""
+"""A data source that yields record batches from memory, and drops those that are written to it: what Spark
+does without a broker. Runs in workers.
+"""
 
 import random
 from collections.abc import Iterator
@@ -8,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
@@ -97,6 +101,15 @@ class ControlStreamReader(DataSourceStreamReader):
         return batches(partition.value, 100)
 
 
+class ControlWriter(DataSourceArrowWriter):
+    """Takes every record batch and keeps nothing."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        for _ in iterator:
+            continue
+        return WriterCommitMessage()
+
+
 class ControlSource(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -107,6 +120,9 @@ class ControlSource(DataSource):
 
     def reader(self, schema: Any) -> ControlReader:
         return ControlReader(dict(self.options))
+
+    def writer(self, schema: Any, overwrite: bool) -> ControlWriter:
+        return ControlWriter()
 
     def streamReader(self, schema: Any) -> ControlStreamReader:
         return ControlStreamReader()

@@ -3,6 +3,9 @@
     bootstrap.py env [EXTRA ...]   .venv with the pinned packages and this one, editable
     bootstrap.py compile           the hot modules, in place, when a C compiler is there
     bootstrap.py java              a Java runtime for Spark
+    bootstrap.py ask-java          says when there is none; installs nothing
+    bootstrap.py servers           brokers for tests of connectors, which skip those that are not there
+    bootstrap.py browser           a browser for tests of pages, which are skipped without one
 
 Runs on the system's python3 with the standard library alone. What was done is remembered by content
 (stamps in .venv and build), so that a second call only compares hashes. Root gets system packages
@@ -52,6 +55,21 @@ TELL_TERMINAL_S = 1.0
 TELL_FILE_S = 15.0
 EXIT_INTERRUPTED = 130
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
+# By their programs: Debian's packages.
+SERVER_PACKAGES = {
+    "redis-server": "redis-server",
+    "rabbitmq-server": "rabbitmq-server",
+    "mosquitto": "mosquitto",
+}
+# Of Debian, program and package: tests of pages drive it by Playwright.
+BROWSER = "chromium"
+# Where Debian puts programs that only root is expected to run.
+SYSTEM_PROGRAMS = ("/usr/sbin", "/usr/lib/rabbitmq/bin")
+KAFKA_VERSION = "4.3.1"
+# Outside the work tree: 44 MB that all clones share. tests/kit/outside_servers.py looks there.
+KAFKA_JARS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "kafka"
+# Tells Debian's packages not to start their services: tests start their own.
+START_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 class SetupError(Exception):
@@ -303,6 +321,107 @@ def make_java() -> None:
         raise SetupError(f"Java {JAVA_OLDEST} is installed, but JAVA_HOME or PATH hides it")
 
 
+def ask_java() -> None:
+    """The broker runs without it, so that nothing is installed here that nobody asked for."""
+    version = installed_java()
+    if version is None or version < JAVA_OLDEST:
+        found = "none is there" if version is None else f"{version} is there"
+        say(f"the pipeline needs Java {JAVA_OLDEST}, and {found}; make java installs it")
+
+
+# Brokers for the tests of connectors, and a browser
+
+
+def make_servers() -> None:
+    """Never fails: tests of a server that is missing are skipped, and say so."""
+    missing = {
+        program: package for program, package in SERVER_PACKAGES.items() if which(program) is None
+    }
+    if missing:
+        install_for_tests("tests of connectors", sorted(missing.values()))
+    if not list(KAFKA_JARS.glob(f"libs/kafka_*-{KAFKA_VERSION}.jar")):
+        fetch_kafka()
+
+
+def which(program: str) -> str | None:
+    path = os.pathsep.join([os.environ.get("PATH", ""), *SYSTEM_PROGRAMS])
+    return shutil.which(program, path=path)
+
+
+def make_browser() -> None:
+    """Never fails, as above."""
+    if which(BROWSER) is None:
+        install_for_tests("tests of pages", [BROWSER])
+
+
+def install_for_tests(which_tests: str, packages: Sequence[str]) -> None:
+    """What cannot be installed is said; its tests are skipped."""
+    listed = " ".join(packages)
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        say(f"their tests are skipped: no {listed}; on Debian: apt-get install {listed}")
+        return
+    say(f"{which_tests} want {listed}; installing it from Debian's packages")
+    made_policy = not START_POLICY.exists()
+    if made_policy:
+        START_POLICY.write_text("#!/bin/sh\nexit 101\n")
+        START_POLICY.chmod(0o755)
+    try:
+        apt_get("update", what="reading the lists of packages")
+        options = ("--yes", "--no-install-recommends", "install", *packages)
+        complaint = apt_get(*options, what=f"installing {listed}")
+    finally:
+        if made_policy:
+            START_POLICY.unlink(missing_ok=True)
+    if complaint is not None:
+        say(f"their tests are skipped: apt-get cannot install {listed}: {complaint}")
+
+
+def fetch_kafka() -> None:
+    """By Maven, which is installed where it is missing."""
+    if shutil.which("mvn") is None and os.geteuid() == 0 and shutil.which("apt-get") is not None:
+        apt_get("--yes", "--no-install-recommends", "install", "maven", what="installing maven")
+    maven = shutil.which("mvn")
+    if maven is None:
+        say(
+            "tests of routes to Kafka are skipped: no Maven to fetch it; on Debian: apt-get install maven"
+        )
+        return
+    KAFKA_JARS.mkdir(parents=True, exist_ok=True)
+    pom = KAFKA_JARS / "pom.xml"
+    pom.write_text(KAFKA_POM.format(version=KAFKA_VERSION))
+    partial = KAFKA_JARS / "libs.new"
+    shutil.rmtree(partial, ignore_errors=True)
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    code, output = watched(
+        command, f"fetching Kafka {KAFKA_VERSION} into {KAFKA_JARS}", "20 to 60 s"
+    )
+    if code != 0 or not partial.is_dir():
+        last = (output.strip().splitlines() or ["no reason given"])[-1]
+        say(f"tests of routes to Kafka are skipped: Maven cannot fetch it: {last}")
+        return
+    shutil.rmtree(KAFKA_JARS / "libs", ignore_errors=True)
+    partial.rename(KAFKA_JARS / "libs")
+
+
+KAFKA_POM = """\
+<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>penstock</groupId>
+  <artifactId>kafka-for-tests</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>{version}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
 def step_for(arguments: Sequence[str]) -> Callable[[], None]:
     if arguments and arguments[0] == "env":
         return partial(make_environment, arguments[1:])
@@ -310,7 +429,14 @@ def step_for(arguments: Sequence[str]) -> Callable[[], None]:
         return compile_hot_modules
     if list(arguments) == ["java"]:
         return make_java
-    raise SetupError("usage: bootstrap.py env [EXTRA ...] | compile | java")
+    if list(arguments) == ["ask-java"]:
+        return ask_java
+    if list(arguments) == ["servers"]:
+        return make_servers
+    if list(arguments) == ["browser"]:
+        return make_browser
+    steps = "env [EXTRA ...] | compile | java | ask-java | servers | browser"
+    raise SetupError(f"usage: bootstrap.py {steps}")
 
 
 def main(arguments: Sequence[str]) -> int:
