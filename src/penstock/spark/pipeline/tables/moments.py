@@ -1,8 +1,8 @@
 """Which columns of a Parquet file of Spark are moments, with the type that says so.
 
-Spark writes a moment with 96 bits, or as microseconds in UTC. Arrow reads the first as a time without a zone, in
-nanoseconds: Spark would take that for another type, and files of both kinds, as an optimised table has
-them, could not be read as one.
+Spark writes a moment with 96 bits, or as microseconds in UTC. Arrow reads the first as a time without a
+zone: Spark would take that for another type, and files of both kinds, as an optimised table has them,
+could not be read as one.
 """
 
 from typing import TYPE_CHECKING, Any
