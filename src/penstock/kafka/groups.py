@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from penstock.kafka.clients import Clients
 from penstock.kafka.cluster import Cluster, KafkaAway, KafkaRefused, KafkaTrouble, Place, trouble_of
+from penstock.kafka.echoes import Echoes, Sent
 from penstock.kafka.names import from_kafka, is_own, to_kafka
 from penstock.kafka.offsets_topic import OFFSETS_TOPIC, Committed, decode
 from penstock.log.errors import GroupInUse, InvalidGroupName, LogClosed, LogError
@@ -77,6 +78,7 @@ class KafkaGroups:
         # When topics went that were deleted lately, by their names in Kafka.
         self._forgotten_us: dict[str, int] = {}
         self._names = SortedNames()
+        self._echoes = Echoes()
         self._waiting: dict[str, _Waiting] = {}
         self._closing = threading.Event()
         self._loaded = threading.Event()
@@ -133,10 +135,11 @@ class KafkaGroups:
         waiting.running = True
         offsets, waiting.offsets = waiting.offsets, {}
         pending, waiting.pending = waiting.pending, []
+        sent = {place: self._echoes.send(group, place, at) for place, at in offsets.items()}
 
         def work() -> None:
             error = self._try(lambda: self._commit(group, offsets), group)
-            self._post(lambda: self._sent(group, waiting, offsets, pending, error))
+            self._post(lambda: self._sent(group, waiting, sent, pending, error))
 
         self._executor.submit(work)
 
@@ -157,13 +160,11 @@ class KafkaGroups:
         self,
         group: str,
         waiting: _Waiting,
-        offsets: dict[Place, int],
+        sent: dict[Place, Sent],
         pending: list[Pending[object]],
         error: LogError | None,
     ) -> None:
-        if error is None:
-            for place, offset in offsets.items():
-                self._put(group, place, offset, self._clock_us())
+        self._answered(group, sent, error)
         for one in pending:
             one.settle(None, error)
         if waiting.pending and not self._closing.is_set():
@@ -173,6 +174,17 @@ class KafkaGroups:
                 one.settle(None, LogClosed())
             waiting.running = False
             self._waiting.pop(group, None)
+
+    def _answered(self, group: str, sent: dict[Place, Sent], error: LogError | None) -> None:
+        for place, one in sent.items():
+            if error is not None:
+                self._echoes.failed(group, place, one)
+            elif not self._echoes.is_newest(one):
+                continue
+            elif one.offset is None:
+                self._take_away(group, place)
+            else:
+                self._put(group, place, one.offset, self._clock_us())
 
     def _try(self, call: Callable[[], None], group: str) -> LogError | None:
         try:
@@ -195,6 +207,14 @@ class KafkaGroups:
         known = dict(self._offsets.get(group, {}))
         kafka_name = None if topic is None else to_kafka(topic)
         left = {place: at for place, at in known.items() if kafka_name not in (None, place[0])}
+        sent = {
+            place: self._echoes.send(group, place, None) for place in known.keys() - left.keys()
+        }
+
+        def forget() -> None:
+            """Kafka does not know it, so nothing that says so will be read."""
+            for place, one in sent.items():
+                self._echoes.failed(group, place, one)
 
         def delete() -> None:
             try:
@@ -202,12 +222,13 @@ class KafkaGroups:
             except KafkaRefused as error:
                 if error.code != KafkaError.GROUP_ID_NOT_FOUND:
                     raise
+                self._post(forget)
             if left:
                 self._cluster.commit(group, left)
 
         def work() -> None:
             error = self._try(delete, group)
-            self._post(lambda: self._deleted(group, known.keys() - left.keys(), pending, error))
+            self._post(lambda: self._deleted(group, sent, pending, error))
 
         self._executor.submit(work)
         return pending
@@ -215,13 +236,11 @@ class KafkaGroups:
     def _deleted(
         self,
         group: str,
-        places: set[Place],
+        sent: dict[Place, Sent],
         pending: Pending[object],
         error: LogError | None,
     ) -> None:
-        if error is None:
-            for place in places:
-                self._take_away(group, place)
+        self._answered(group, sent, error)
         pending.settle(None, error)
 
     # --- following --------------------------------------------------------------------------------
@@ -279,6 +298,8 @@ class KafkaGroups:
     def _follow(self, news: list[Committed]) -> None:
         for one in news:
             place = (one.topic, one.partition)
+            if not self._echoes.is_news(one.group, place, one.offset):
+                continue
             if one.offset is None:
                 self._take_away(one.group, place)
             elif place in self._waiting.get(one.group, _Waiting()).offsets:
