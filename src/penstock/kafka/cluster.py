@@ -105,6 +105,7 @@ class Cluster:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._admin = clients.admin()
+        self.trouble = clients.trouble
         # As the last list of topics told: the name of the cluster, addresses of brokers by id, and for each
         # partition who keeps it and who has all of it.
         self.id = ""
