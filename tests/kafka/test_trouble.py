@@ -17,12 +17,17 @@ class Clock:
 
 
 def test_one_broker_of_several_is_no_trouble() -> None:
-    trouble = Trouble()
+    clock = Clock()
+    trouble = Trouble(clock)
     trouble.note(ONE_AWAY)
     assert trouble.last == ""
     trouble.note(ALL_AWAY)
     assert trouble.last == "3/3 brokers are down (broker 1 is away)"
-    trouble.clear()
+    # What was on its way before is no answer; what was asked since is one.
+    trouble.answered(clock.now_s - 1)
+    assert trouble.last
+    clock.now_s += 1
+    trouble.answered(clock.now_s)
     assert trouble.last == ""
 
 
@@ -39,6 +44,7 @@ def test_a_question_without_an_answer_is_trouble() -> None:
     assert trouble.last == "Kafka has not answered for 6 s"
     trouble.note(ALL_AWAY)
     assert trouble.last == "3/3 brokers are down"
-    trouble.clear()
+    clock.now_s += 1
+    trouble.answered(clock.now_s)
     clock.now_s += 60
     assert trouble.last == ""

@@ -73,6 +73,7 @@ class Trouble:
         self._lock = threading.Lock()
         self._last = ""
         self._reason = ""
+        self._noted_s = 0.0
         self.errors = 0
         # Since when an answer is waited for.
         self._asked_s: float | None = None
@@ -87,7 +88,7 @@ class Trouble:
         return f"Kafka has not answered for {silent_s:.0f} s" if silent_s >= SILENT_S else ""
 
     def asking(self) -> None:
-        """Somebody who asks again and again asks something, and waits until `clear`."""
+        """Somebody who asks again and again asks something, and waits until it is answered."""
         if self._asked_s is None:
             self._asked_s = self._clock_s()
 
@@ -101,14 +102,20 @@ class Trouble:
                 self._reason = text
                 return
             new = not self._last
+            self._noted_s = self._clock_s()
             self._last = f"{text} ({self._reason})" if self._reason else text
         if new:
             logger.warning("Kafka cannot be reached or refuses: %s", self._last)
 
-    def clear(self) -> None:
-        """Kafka has answered something."""
+    def now_s(self) -> float:
+        """For `answered`."""
+        return self._clock_s()
+
+    def answered(self, asked_s: float) -> None:
+        """Kafka has answered what it was asked at that time. What librdkafka had taken in before the
+        trouble began, and hands on later, is no answer."""
         self._asked_s = None
-        if not self._last:
+        if not self._last or asked_s <= self._noted_s:
             return
         with self._lock:
             self._last = self._reason = ""

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from penstock import __version__
-from penstock.kafka.appending import Appender, Flight
+from penstock.kafka.appending import Appender
 from penstock.kafka.blocks import Blocks
 from penstock.kafka.clients import Clients, KafkaOptions
 from penstock.kafka.cluster import Cluster, Place
 from penstock.kafka.duties import Duties
 from penstock.kafka.ends import Ends
 from penstock.kafka.finding import Finding
+from penstock.kafka.flights import Flight
 from penstock.kafka.gateways import Beat, Gateways
 from penstock.kafka.groups import KafkaGroups
 from penstock.kafka.idempotence import Idempotence
