@@ -153,7 +153,7 @@ class KafkaEngine:
             clock_us,
             options.transaction_memory_us,
             with_origin=options.with_origin,
-            fresh=lambda name: self._finding.find(name, expected=True),
+            fresh=lambda name, id: self._finding.find(name, expected=True, topic_id=id),
             applied=Visible(self._cluster, self.ends, self.post).wait,
         )
         opened.callback(self.transactions.close)

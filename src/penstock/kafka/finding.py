@@ -7,6 +7,7 @@ task of Spark, or in a transaction that this one finishes. Nothing that is known
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from penstock.errors import PenstockError
@@ -21,6 +22,8 @@ from penstock.log.errors import InvalidTopicName
 # is expected is looked for this long.
 EXPECTED_S: Final = 2.0
 PAUSE_S: Final = 0.05
+# Kafka's ids are random; none of ours is negative.
+ANY_ID: Final = -1
 
 
 class Finding:
@@ -41,37 +44,46 @@ class Finding:
         self._reach_s = reach_s
         self._never = threading.Event()
 
-    def find(self, name: str, *, expected: bool) -> TopicInfo | None:
-        """`expected`: somebody has seen it, so it is looked for again where it is not there at once.
-        Raises KafkaTrouble."""
+    def find(self, name: str, *, expected: bool, topic_id: int = ANY_ID) -> TopicInfo | None:
+        """`expected`: somebody has seen it, with this id, so it is looked for again where it is not there
+        at once, or another one is. Raises KafkaTrouble."""
         until_s = time.monotonic() + (EXPECTED_S if expected else 0.0)
         while True:
             found = self._look(name)
-            if found is not None or time.monotonic() >= until_s:
+            right = found is not None and topic_id in (ANY_ID, found.id)
+            if right or time.monotonic() >= until_s:
                 return found
             self._never.wait(PAUSE_S)
 
     def _look(self, name: str) -> TopicInfo | None:
-        self._wait_for_creation(name)
         try:
             kafka_name = to_kafka(name)
         except InvalidTopicName:
             return None
-        # What gateways know of a topic beside Kafka is in the metadata.
-        self._refresh()
-        began = self._topics.changes
+        until_s = time.monotonic() + self._reach_s
+        while time.monotonic() < until_s:
+            self._wait_for_creation(name)
+            # What gateways know of a topic beside Kafka is in the metadata.
+            self._refresh()
+            began = self._topics.changes
+            look = self._look_once(kafka_name)
+            if not look.counts:
+                return None
+            # Not where this gateway has changed a topic meanwhile: the look may be older than that.
+            if self._on_loop(partial(self._topics.take_one, name, kafka_name, look, began)):
+                known = self._topics.by_name.get(name)
+                return None if known is None else known.info
+        raise KafkaAway("look at a topic", "topics of this gateway change all the time", 0)
+
+    def _look_once(self, kafka_name: str) -> Look:
         seen = self._cluster.describe([kafka_name])
         places = [(one, number) for one, at in seen.items() for number in range(at.partitions)]
-        look = Look(
+        return Look(
             {one: at.partitions for one, at in seen.items()},
             seen,
             self._cluster.configurations(list(seen)),
             (self._cluster.earliest(places), self._cluster.latest(places)),
         )
-        # Where the gateway itself has changed a topic meanwhile, what it knows is newer than the look.
-        self._on_loop(lambda: self._topics.take_one(name, kafka_name, look, began))
-        known = self._topics.by_name.get(name)
-        return None if known is None or not seen else known.info
 
     def _refresh(self) -> None:
         try:
@@ -90,15 +102,17 @@ class Finding:
         except (PenstockError, TimeoutError):
             return  # the look tells what there is
 
-    def _on_loop(self, work: Callable[[], None]) -> None:
+    def _on_loop(self, work: Callable[[], bool]) -> bool:
         done = threading.Event()
+        given: list[bool] = []
 
         def run() -> None:
             try:
-                work()
+                given.append(work())
             finally:
                 done.set()
 
         self._post(run)
         if not done.wait(self._reach_s):
             raise KafkaAway("look at a topic", "the event loop does not answer", 0)
+        return given == [True]

@@ -168,19 +168,20 @@ class KafkaTopics:
             self._forget(self.by_name[name])
         self._missed = missed - self._missed
 
-    def take_one(self, name: str, kafka_name: str, look: Look, began: int) -> None:
-        """What a look at this topic alone has found. That it is not there decides nothing."""
-        if began != self.changes or kafka_name not in look.counts:
-            return
+    def take_one(self, name: str, kafka_name: str, look: Look, began: int) -> bool:
+        """What a look at this topic alone has found. False where this gateway has changed something since,
+        or is making the topic."""
+        topic = self.by_name.get(name)
+        if began != self.changes or (topic is not None and topic.creation is not None):
+            return False
         record = self._metadata.get(TOPICS, name)
         if record is not None:  # its feed may come a moment later
             self._own_by_name[name] = msgspec.json.decode(record.value, type=OwnSettings)
-        topic = self.by_name.get(name)
-        if topic is None or topic.creation is None:
-            self.ends_found(*look.ends)
-            self._see(name, kafka_name, look, topic)
-            # Another one of the same name has taken them along.
-            self.ends_found(*look.ends)
+        self.ends_found(*look.ends)
+        self._see(name, kafka_name, look, topic)
+        # Another one of the same name has taken them along.
+        self.ends_found(*look.ends)
+        return True
 
     def _see(self, name: str, kafka_name: str, look: Look, topic: Topic | None) -> None:
         seen = look.seen.get(kafka_name)

@@ -29,10 +29,10 @@ def info(id: int, partitions: int = 1) -> TopicInfo:
 def test_kafka_is_asked_before_a_target_counts_as_gone(
     known: TopicInfo | None, fresh: TopicInfo | None, error: type[Exception] | None
 ) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, int]] = []
 
-    def ask(name: str) -> TopicInfo | None:
-        asked.append(name)
+    def ask(name: str, topic_id: int) -> TopicInfo | None:
+        asked.append((name, topic_id))
         return fresh
 
     targets = Targets(lambda name: known, ask)
@@ -42,4 +42,4 @@ def test_kafka_is_asked_before_a_target_counts_as_gone(
     else:
         with pytest.raises(error):
             targets.check(piece)
-    assert asked == ([] if known == info(7, 2) else ["t"])
+    assert asked == ([] if known == info(7, 2) else [("t", 7)])

@@ -11,12 +11,14 @@ from penstock.log.engine import TopicInfo
 from penstock.log.errors import TopicReplaced, UnknownPartition, UnknownTopic
 
 Topics = Callable[[str], TopicInfo | None]
+# By name and id.
+Fresh = Callable[[str, int], TopicInfo | None]
 
 
 class Targets:
-    """Thread-safe. `known` answers at once, `fresh` asks Kafka."""
+    """Thread-safe. `known` answers at once, `fresh` asks Kafka, again where it finds another one."""
 
-    def __init__(self, known: Topics, fresh: Topics) -> None:
+    def __init__(self, known: Topics, fresh: Fresh) -> None:
         self._known = known
         self._fresh = fresh
 
@@ -24,7 +26,7 @@ class Targets:
         """Raises UnknownTopic, TopicReplaced, UnknownPartition; KafkaTrouble where it cannot be known."""
         if _fits(self._known(piece.topic), piece):
             return
-        found = self._fresh(piece.topic)
+        found = self._fresh(piece.topic, piece.topic_id)
         if found is None:
             raise UnknownTopic(piece.topic)
         if found.id != piece.topic_id:

@@ -42,7 +42,7 @@ from penstock.kafka.transactions.rows import (
     last_sign_us,
 )
 from penstock.kafka.transactions.staging import Staging
-from penstock.kafka.transactions.targets import Targets, Topics
+from penstock.kafka.transactions.targets import Fresh, Targets, Topics
 from penstock.log.batch.format import HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import (
@@ -97,7 +97,7 @@ class KafkaTransactions(Known):
         *,
         with_origin: bool = False,
         patience_s: float = PATIENCE_S,
-        fresh: Topics | None = None,
+        fresh: Fresh | None = None,
         applied: Callable[[frozenset[tuple[str, int]]], None] = lambda places: None,
     ) -> None:
         """`memory_us`: how long committed names are remembered; None: for ever. `patience_s`: how long
@@ -115,7 +115,7 @@ class KafkaTransactions(Known):
         self._large = Producers(clients, f"{prefix}.large", LARGE_PRODUCERS, LARGE_TIMEOUT_S)
         self._once = Once(self._journal, prefix, clock_us, self._reach_s, patience_s)
         self._once.applied = applied
-        targets = Targets(topics, fresh if fresh is not None else topics)
+        targets = Targets(topics, fresh if fresh is not None else lambda name, _: topics(name))
         self._finisher = Finisher(
             self._rows,
             self._staging,
