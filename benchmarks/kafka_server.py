@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from benchmarks.broker_servers import Process
+
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 # Where tools/bootstrap.py puts the broker, for the tests of connectors.
 BROKER_JARS: Final = CACHE / "kafka" / "libs"
@@ -102,8 +104,8 @@ def _free_port() -> int:
 
 
 @contextmanager
-def kafka(directory: Path) -> Iterator[str]:
-    """Its address. Raises Missing."""
+def kafka(directory: Path) -> Iterator[Process]:
+    """Listens as `kafka`. Raises Missing."""
     if not list(BROKER_JARS.glob("kafka_2.13-*.jar")):
         raise Missing(f"the jars of Kafka are not in {BROKER_JARS}: make servers")
     directory.mkdir(parents=True)
@@ -132,7 +134,7 @@ def kafka(directory: Path) -> Iterator[str]:
         child = subprocess.Popen([*java, "kafka.Kafka", str(path)], stdout=log, stderr=log)
     try:
         _wait_for(port, child)
-        yield f"127.0.0.1:{port}"
+        yield Process(child.pid, {"kafka": port})
     finally:
         child.terminate()
         child.wait()

@@ -42,12 +42,12 @@ def table(directory: Path, rows: int, rounds: int) -> Table:
 def _measured(directory: Path, rows: int, rounds: int) -> dict[str, list[float]]:
     jars, python = source_jars(), other_python()
     with (
-        kafka(directory / "kafka") as brokers,
+        kafka(directory / "kafka") as broker,
         penstock(directory / "data", flight="127.0.0.1:0") as server,
     ):
         given = {
             "jars": ",".join(map(str, jars)),
-            "kafka": brokers,
+            "kafka": f"127.0.0.1:{broker.ports['kafka']}",
             "flight": f"127.0.0.1:{server.ports['flight']}",
             "http": server.ports["http"],
             "key": KEY,

@@ -72,6 +72,23 @@ def test_a_new_topic_can_be_used_at_once(engine: Engine, named: Named) -> None:
     assert found is not None and found.partitions == 3 and found.created_us > 0
 
 
+def test_a_topic_and_its_ends_as_they_are_now(engine: Engine, topic: str, named: Named) -> None:
+    put(engine, topic, b"a", b"b", partition=1)
+    assert engine.fresh_topic(topic).result(WAIT_S) == engine.topic(topic)
+    assert engine.fresh_topic(topic, expected=True).result(WAIT_S) == engine.topic(topic)
+    assert engine.fresh_topic(named("none")).result(WAIT_S) is None
+    engine.all_fresh_offsets(topic).result(WAIT_S)
+    assert [engine.offsets(topic, number) for number in (0, 1)] == [(0, 0), (0, 2)]
+    assert engine.fresh_offsets(topic, 1).result(WAIT_S) == (0, 2)
+    assert engine.fresh_offsets(topic, 1, seen=9).result(WAIT_S) == (0, 2)
+    with pytest.raises(UnknownTopic):
+        engine.all_fresh_offsets(named("none"))
+    creating = named("creating")
+    engine.create_topic(creating)
+    found = engine.fresh_topic(creating).result(WAIT_S)
+    assert found is not None and found.name == creating
+
+
 def test_topics_are_listed_in_pages_by_name(engine: Engine, named: Named) -> None:
     names = sorted(made(engine, named(short)) for short in ("page/b", "page/a", "page/ü"))
     found = engine.topic_names("page/", 10)

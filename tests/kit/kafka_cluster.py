@@ -1,6 +1,7 @@
 """Three brokers of Kafka for tests of faults: every topic has three copies, two of which must have a
 message before it is acknowledged. Each is a process on free ports, which can be killed, paused and started
-again on its data.
+again on its data. A second listener of each is behind a proxy, which can be cut: gateways that are told
+`proxied_bootstrap` know no other way to it.
 """
 
 import base64
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kit.limits import HANG_S
 from kit.outside_servers import KAFKA_JARS, OutsideServer, free_port, program
+from kit.tcp_proxy import TcpProxy
 
 COPIES = 3
 NEEDED_COPIES = 2
@@ -34,6 +37,9 @@ class Broker(OutsideServer):
         super().__init__(directory)
         self.number = number
         self.controller_port = free_port()
+        self.proxied_port = free_port()
+        # The same over restarts of the broker, which names its port to clients.
+        self.proxy = TcpProxy(lambda: self.proxied_port)
         self._voters = voters
 
     @property
@@ -41,7 +47,11 @@ class Broker(OutsideServer):
         return f"127.0.0.1:{self.port}"
 
     def properties(self) -> str:
-        listeners = f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self.controller_port}"
+        listeners = (
+            f"PLAINTEXT://{self.address},PROXIED://127.0.0.1:{self.proxied_port},"
+            f"CONTROLLER://127.0.0.1:{self.controller_port}"
+        )
+        advertised = f"PLAINTEXT://{self.address},PROXIED://127.0.0.1:{self.proxy.port}"
         copies = {
             f"{one}.replication.factor": COPIES
             for one in ("default", "offsets.topic", "transaction.state.log")
@@ -51,8 +61,10 @@ class Broker(OutsideServer):
             "node.id": self.number,
             "controller.quorum.voters": self._voters(),
             "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": f"{self.directory}/data",
@@ -113,6 +125,8 @@ class KafkaCluster:
             number: Broker(directory / str(number), number, self._voters) for number in (1, 2, 3)
         }
 
+        self._proxies = ExitStack()
+
     def _voters(self) -> str:
         each = self.brokers.values()
         return ",".join(f"{one.number}@127.0.0.1:{one.controller_port}" for one in each)
@@ -121,9 +135,18 @@ class KafkaCluster:
     def bootstrap(self) -> str:
         return ",".join(broker.address for broker in self.brokers.values())
 
+    @property
+    def proxied_bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.proxy.port}" for broker in self.brokers.values())
+
+    def each_proxy(self, fault: Callable[[TcpProxy], None]) -> None:
+        for broker in self.brokers.values():
+            fault(broker.proxy)
+
     def __enter__(self) -> Self:
         first, *others = self.brokers.values()
         for broker in self.brokers.values():
+            self._proxies.enter_context(broker.proxy)
             broker.configuration.write_text(broker.properties())
         first.format()
         for broker in others:
@@ -156,6 +179,7 @@ class KafkaCluster:
     def __exit__(self, *_: object) -> None:
         for broker in self.brokers.values():
             broker.kill()
+        self._proxies.close()
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})

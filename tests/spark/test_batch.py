@@ -106,7 +106,7 @@ def test_times_beyond_all_records(
 
     def planned(**given: object) -> tuple[int, int]:
         texts = options(server, subscribe=topic, **given)
-        (found,) = plan(client, read_options(texts, streaming=False))
+        (found,), _ = plan(client, read_options(texts, streaming=False))
         return found.start, found.end
 
     assert planned(endingTimestamp=time_ms) == (0, 3)

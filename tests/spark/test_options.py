@@ -117,7 +117,7 @@ def test_times(text: str, expected: int) -> None:
         (without(server="127.0.0.1:0"), "server", "no port from 1 to 65535"),
         (without(server="[::1]:65536"), "server", "no port from 1 to 65535"),
         (without(server=":8815"), "server", "no address host:port"),
-        (without(server="a:1,b:1"), "server", "no address host:port"),
+        (without(server="a:1,,b:1"), "server", "no address host:port"),
         (without(server="h<:8815"), "server", "no address host:port"),
         (without(server="[::g]:8815"), "server", "no address host:port"),
         (without(server="[fe80::1%eth0]"), "server", "no address host:port"),

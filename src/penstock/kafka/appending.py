@@ -14,22 +14,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.kafka.clients import Clients
 from penstock.kafka.codec import is_plain, plain_messages, rows_of
+from penstock.kafka.flights import Flight
 from penstock.log.batch.format import Batch
 from penstock.log.engine import AppendToken
-from penstock.log.errors import (
-    AppendFailed,
-    LogClosed,
-    LogError,
-    OutcomeUnknown,
-    Overloaded,
-    TooLarge,
-)
+from penstock.log.errors import AppendFailed, LogClosed, Overloaded
 
 # A poll ends with the first report; without any, it ends to see whether the engine closes.
 POLL_S: Final = 0.1
@@ -41,24 +35,6 @@ LEARN_TRIES: Final = 200
 LEARN_PAUSE_S: Final = 0.05
 
 _ACKS: Final = {"ack": "all", "interval": "1", "none": "0"}
-# Kafka has looked at it and refused it: it is not stored.
-_REFUSED: Final = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_MSG_SIZE,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    }
-)
-
-# Where Kafka does not say what to do.
-_HINTS: Final = {KafkaError.INVALID_RECORD: "; a compacted topic takes records with a key alone"}
-
 Place = tuple[str, int]
 
 logger = logging.getLogger(__name__)
@@ -66,55 +42,6 @@ logger = logging.getLogger(__name__)
 
 class _NotKnownYet(AppendFailed):
     """The engine knows the partition, and this producer does not."""
-
-
-class Flight:
-    """One batch on its way. Reports come in the thread that polls."""
-
-    __slots__ = ("_done", "batch", "error", "left", "offsets", "place", "times_ms", "token")
-
-    def __init__(
-        self, place: Place, batch: Batch, token: AppendToken, done: "list[Flight]"
-    ) -> None:
-        self.place = place
-        self.batch = batch
-        self.token = token
-        self.left = batch.count
-        self.offsets: list[int] = []
-        # Of the first record and of the last one.
-        self.times_ms: tuple[int, int] = (0, 0)
-        self.error: KafkaError | None = None
-        self._done = done
-
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        offsets = self.offsets
-        if error is not None:
-            self.error = error
-        else:
-            offset = message.offset()
-            if not offsets:
-                self.times_ms = (message.timestamp()[1], 0)
-            offsets.append(-1 if offset is None else offset)
-        self.left -= 1
-        if not self.left:
-            if error is None:
-                self.times_ms = (self.times_ms[0], message.timestamp()[1])
-            self._done.append(self)
-
-    def same_time_us(self) -> int | None:
-        """The time of all records as Kafka has it; None where they differ."""
-        first, last = self.times_ms
-        return first * 1000 if first == last else None
-
-    def failure(self, path: str) -> LogError | None:
-        error = self.error
-        if error is None:
-            return None
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return TooLarge("batch", self.batch.size(), self.batch.size() - 1)
-        if error.code() in _REFUSED and not self.offsets:
-            return AppendFailed(path, error.str() + _HINTS.get(error.code(), ""))
-        return OutcomeUnknown(path, error.str())
 
 
 class Lane:
@@ -133,6 +60,8 @@ class Lane:
         self._completed = completed
         self._closing = threading.Event()
         self.done: list[Flight] = []
+        # Messages that were not taken, of which there will be no report: counted where reports are.
+        self._unsent: list[tuple[Flight, KafkaError, int]] = []
         self._producer = self._make()
         self._thread = threading.Thread(
             target=self._run, name=f"penstock-kafka-acks-{acks}", daemon=True
@@ -172,17 +101,10 @@ class Lane:
                 f"{name}/{partition}", cause.str()
             ) from None
         if sent < len(messages):
-            self._note_unsent(flight, messages)
-
-    def _note_unsent(self, flight: Flight, messages: list[dict[str, Any]]) -> None:
-        """Of a message that was not taken there will be no report."""
-        for message in messages:
-            error = message.get("_error")
-            if error is not None:
-                flight.error = error
-                flight.left -= 1
-        if not flight.left:
-            self.done.append(flight)
+            for message in messages:
+                reason = message.get("_error")
+                if reason is not None:
+                    self._unsent.append((flight, reason, 1))
 
     def _send_rows(self, flight: Flight, with_origin: bool) -> None:
         name, partition = flight.place
@@ -191,21 +113,14 @@ class Lane:
         rows = rows_of(flight.batch, with_origin)
         for number, row in enumerate(rows):
             try:
-                produce(
-                    name,
-                    row.value,
-                    row.key,
-                    partition,
-                    on_delivery=report,
-                    timestamp=row.time_ms,
-                    headers=row.headers,
-                )
+                # By their places: names would cost a third of the call.
+                produce(name, row.value, row.key, partition, report, None, row.time_ms, row.headers)
             except (BufferError, KafkaException) as error:
                 if not number:
                     raise
                 reason = error.args[0] if isinstance(error, KafkaException) else None
-                flight.error = reason or KafkaError(KafkaError._QUEUE_FULL)
-                flight.left -= len(rows) - number
+                full = KafkaError(KafkaError._QUEUE_FULL)
+                self._unsent.append((flight, reason or full, len(rows) - number))
                 return
 
     def look_again(self, name: str, partition: int = 0) -> bool:
@@ -218,7 +133,7 @@ class Lane:
         return name in found.topics and partition in found.topics[name].partitions
 
     def _run(self) -> None:
-        while not self._closing.is_set() or self.done:
+        while not self._closing.is_set() or self.done or self._unsent:
             try:
                 self._producer.poll(POLL_S)
             except KafkaException as error:  # a fatal one: this producer will send nothing more
@@ -227,6 +142,9 @@ class Lane:
             self._take()
 
     def _take(self) -> None:
+        while self._unsent:
+            flight, error, count = self._unsent.pop()
+            flight.count_out(error, count)
         if self.done:
             taken = self.done[:]
             del self.done[: len(taken)]
@@ -309,7 +227,6 @@ class Appender:
             lane.look_again(name)
 
     def _completed(self, flights: list[Flight]) -> None:
-        self._clients.trouble.clear()
         self._post(lambda: self._complete(flights))
 
     def _complete(self, flights: list[Flight]) -> None:

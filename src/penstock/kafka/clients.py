@@ -7,7 +7,8 @@ before what the engine relies on. What it says about connections is told once pe
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +21,10 @@ MESSAGE_BYTES: Final = 65 * 1024 * 1024
 # Reconnecting: librdkafka doubles the pause from 100 ms on. A second is soon enough for a broker that
 # restarts.
 RECONNECT_MAX_MS: Final = 1_000
+
+# A question that is open for so long means that nothing goes through: an answer takes milliseconds, and on
+# a broker that is very busy a second.
+SILENT_S: Final = 5.0
 
 _NOBODY_ANSWERS: Final = frozenset(
     {
@@ -60,18 +65,32 @@ def as_kafka_error() -> Iterator[None]:
 
 
 class Trouble:
-    """What librdkafka last complained about, over all clients. Thread-safe."""
+    """What librdkafka last complained about, over all clients, and whether Kafka is silent: of a connection
+    through which nothing goes, librdkafka finds out after a minute. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
         self._lock = threading.Lock()
         self._last = ""
         self._reason = ""
+        self._noted_s = 0.0
         self.errors = 0
+        # Since when an answer is waited for.
+        self._asked_s: float | None = None
 
     @property
     def last(self) -> str:
         """In one line; empty when nothing was wrong since the last success."""
-        return self._last
+        asked_s = self._asked_s
+        if self._last or asked_s is None:
+            return self._last
+        silent_s = self._clock_s() - asked_s
+        return f"Kafka has not answered for {silent_s:.0f} s" if silent_s >= SILENT_S else ""
+
+    def asking(self) -> None:
+        """Somebody who asks again and again asks something, and waits until it is answered."""
+        if self._asked_s is None:
+            self._asked_s = self._clock_s()
 
     def note(self, error: KafkaError) -> None:
         """One broker of several that is away is no trouble: it is remembered as the reason, should the
@@ -83,12 +102,20 @@ class Trouble:
                 self._reason = text
                 return
             new = not self._last
+            self._noted_s = self._clock_s()
             self._last = f"{text} ({self._reason})" if self._reason else text
         if new:
             logger.warning("Kafka cannot be reached or refuses: %s", self._last)
 
-    def clear(self) -> None:
-        if not self._last:
+    def now_s(self) -> float:
+        """For `answered`."""
+        return self._clock_s()
+
+    def answered(self, asked_s: float) -> None:
+        """Kafka has answered what it was asked at that time. What librdkafka had taken in before the
+        trouble began, and hands on later, is no answer."""
+        self._asked_s = None
+        if not self._last or asked_s <= self._noted_s:
             return
         with self._lock:
             self._last = self._reason = ""

@@ -105,6 +105,7 @@ class Cluster:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._admin = clients.admin()
+        self.trouble = clients.trouble
         # As the last list of topics told: the name of the cluster, addresses of brokers by id, and for each
         # partition who keeps it and who has all of it.
         self.id = ""
@@ -113,22 +114,25 @@ class Cluster:
         self._answer_s = min(ANSWER_S, max(clients.options.reach_s, 1.0))
 
     def _wait(self, what: str, future: "Future[Any]") -> Any:
+        """For the answer to what was asked just now."""
+        asked_s = self.trouble.now_s()
         try:
             result = future.result(self._answer_s)
         except (KafkaException, TimeoutError) as error:
             raise trouble_of(what, error) from None
-        self._clients.trouble.clear()
+        self.trouble.answered(asked_s)
         return result
 
     # --- topics -----------------------------------------------------------------------------------
 
     def partition_counts(self) -> dict[str, int]:
         """Of all topics that are neither Kafka's own nor ours, by the name that Kafka has for them."""
+        asked_s = self.trouble.now_s()
         try:
             found = self._admin.list_topics(timeout=self._answer_s)
         except KafkaException as error:
             raise trouble_of("list its topics", error) from None
-        self._clients.trouble.clear()
+        self.trouble.answered(asked_s)
         cluster_id: object = found.cluster_id  # the library says None, and sets a text
         self.id = "" if cluster_id is None else str(cluster_id)
         self.brokers = {number: f"{one.host}:{one.port}" for number, one in found.brokers.items()}

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from penstock import __version__
-from penstock.kafka.appending import Appender, Flight
+from penstock.kafka.appending import Appender
 from penstock.kafka.blocks import Blocks
 from penstock.kafka.clients import Clients, KafkaOptions
 from penstock.kafka.cluster import Cluster, Place
 from penstock.kafka.duties import Duties
 from penstock.kafka.ends import Ends
+from penstock.kafka.finding import Finding
+from penstock.kafka.flights import Flight
 from penstock.kafka.gateways import Beat, Gateways
 from penstock.kafka.groups import KafkaGroups
 from penstock.kafka.idempotence import Idempotence
@@ -136,6 +138,9 @@ class KafkaEngine:
             self._cluster, self.metadata, self._executor, self.post, options.defaults, clock_us
         )
         self.topics_known.gone = self._gone
+        self._finding = Finding(
+            self._cluster, self.topics_known, self.metadata, self.post, options.kafka.reach_s
+        )
         self.groups_known = KafkaGroups(
             self.clients, self._cluster, self._executor, self.post, clock_us
         )
@@ -148,6 +153,7 @@ class KafkaEngine:
             clock_us,
             options.transaction_memory_us,
             with_origin=options.with_origin,
+            fresh=lambda name, id: self._finding.find(name, expected=True, topic_id=id),
             applied=Visible(self._cluster, self.ends, self.post).wait,
         )
         opened.callback(self.transactions.close)
@@ -184,7 +190,8 @@ class KafkaEngine:
 
     def cluster(self) -> ClusterView:
         nodes = [
-            Node(one.id, one.beat.address, flight=one.beat.flight) for one in self.gateways.online()
+            Node(one.id, one.beat.address, flight=one.beat.flight, loopback=one.beat.loopback)
+            for one in self.gateways.online()
         ]
         nodes += [
             Node(_broker_id(number), "", cluster_address=address)
@@ -214,6 +221,15 @@ class KafkaEngine:
     def topic(self, name: str) -> TopicInfo | None:
         found = self.topics_known.by_name.get(name)
         return None if found is None else found.info
+
+    def fresh_topic(self, name: str, *, expected: bool = False) -> Pending[TopicInfo | None]:
+        token: Pending[TopicInfo | None] = Pending()
+        self._ask(
+            lambda: self._finding.find(name, expected=expected),
+            lambda found: token.settle(found, None),
+            lambda error: token.settle(None, error),
+        )
+        return token
 
     def watch_topics(self, watcher: Callable[[str], None]) -> None:
         self.topics_known.watchers.append(watcher)
@@ -384,17 +400,30 @@ class KafkaEngine:
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
         return self.ends.both(self._place(topic, partition)[1])
 
-    def fresh_offsets(self, topic: str, partition: int) -> Pending[tuple[int, int]]:
+    def fresh_offsets(self, topic: str, partition: int, seen: int = 0) -> Pending[tuple[int, int]]:
         found, place = self._place(topic, partition)
         token: Pending[tuple[int, int]] = Pending()
-        if found.creation is not None or self.ends.is_fresh(place):
+        known = self.ends.is_fresh(place) and self.ends.of(place).latest >= seen
+        if found.creation is not None or known:
             token.settle(self.offsets(topic, partition), None)
             return token
 
         def told(_: object) -> None:
             token.settle(self.ends.both(place), None)
 
-        self._reads.ask_ends(place, told, lambda error: token.settle(None, error))
+        self._reads.ask_ends([place], told, lambda error: token.settle(None, error))
+        return token
+
+    def all_fresh_offsets(self, topic: str) -> Pending[object]:
+        found = self.topics_known.get(topic)
+        token: Pending[object] = Pending()
+        if found.creation is not None:
+            token.settle(None, None)
+            return token
+        places = [(found.kafka_name, number) for number in range(found.info.partitions)]
+        self._reads.ask_ends(
+            places, lambda _: token.settle(None, None), lambda error: token.settle(None, error)
+        )
         return token
 
     def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]:

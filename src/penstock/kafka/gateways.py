@@ -4,14 +4,18 @@ A beat is a message of the compacted topic `_penstock.gateways` under the id of 
 stops takes its own away. Nothing else depends on beats: who has decided or fenced something, Kafka knows.
 
     key     id of the gateway
-    value   JSON: address for clients, address of Arrow Flight, version, start in microseconds
+    value   JSON: address for clients, address of Arrow Flight, version, start in microseconds, and which
+            loopback interface is its own: addresses there mean another server on another machine
 """
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -41,12 +45,23 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
     flight: str
     version: str
     started_us: int
+    loopback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
     id: str
     beat: Beat
+
+
+def own_loopback() -> str:
+    """The same for all processes that reach each other over the loopback interface: those of one boot of
+    one machine, and of one container of it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:  # no Linux
+        return socket.gethostname()
 
 
 class Gateways:
@@ -76,7 +91,7 @@ class Gateways:
         self._loaded = False
 
     def announce(self, beat: Beat) -> None:
-        self._own = beat
+        self._own = msgspec.structs.replace(beat, loopback=own_loopback())
         if self._thread is None:
             self._ensure_topic()
             self._thread = threading.Thread(

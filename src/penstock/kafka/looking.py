@@ -101,6 +101,7 @@ class Looking:
 
     def _look(self) -> None:
         if self._due("topics", TOPICS_S):
+            self._cluster.trouble.asking()
             self._post(self._topics.refresh(settings_too=self._due("settings", SETTINGS_S)))
         if self._due("ends", ENDS_S):
             self._sweep()
@@ -116,6 +117,8 @@ class Looking:
 
     def _sweep(self) -> None:
         places = self._places()
+        if places:
+            self._cluster.trouble.asking()
         with_starts = self._due("starts", STARTS_S)
         for start in range(0, len(places), SWEPT_AT_ONCE):
             some = places[start : start + SWEPT_AT_ONCE]

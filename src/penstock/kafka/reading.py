@@ -179,7 +179,6 @@ class RangeReader:
         return messages
 
     def _found(self, place: Place, offset: int, messages: list[Message]) -> Fetched | None:
-        self._clients.trouble.clear()
         found = fetched(place, offset, messages, self._with_origin)
         if found is not None:
             self._at = None if self._gave_more else (place, found.end)
@@ -375,7 +374,6 @@ class Follower:
                     self._positions[place] = found.end
                     news.append(found)
         if news:
-            self._clients.trouble.clear()
             self._news(news)
 
     def _lost(self, consumer: Consumer, place: Place) -> None:

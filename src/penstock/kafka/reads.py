@@ -4,7 +4,7 @@ Where a read begins behind what is known here, or at an end that was not told la
 first. Used by the event loop alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from penstock.kafka.blocks import Blocks
@@ -60,18 +60,18 @@ class Reads:
 
     def ask_ends(
         self,
-        place: Place,
+        places: Sequence[Place],
         told: Callable[[BothEnds], None],
         failed: Callable[[BaseException], object],
     ) -> None:
-        """Of the partition as it is now; noted before `told` is called."""
+        """Of partitions as they are now; noted before `told` is called."""
 
         def noted(ends: BothEnds) -> None:
             self._ends.swept(*ends)
             told(ends)
 
         self._ask(
-            lambda: (self._cluster.earliest([place]), self._cluster.latest([place])), noted, failed
+            lambda: (self._cluster.earliest(places), self._cluster.latest(places)), noted, failed
         )
 
     def read(
@@ -139,4 +139,4 @@ class Reads:
             else:
                 token.settle(None, OffsetOutOfRange(offset, known.earliest, known.latest))
 
-        self.ask_ends(place, told, lambda error: token.settle(None, error))
+        self.ask_ends([place], told, lambda error: token.settle(None, error))

@@ -110,7 +110,7 @@ class KafkaTopics:
         # Ids of topics that were deleted here lately.
         self._deleted: deque[int] = deque(maxlen=DELETED_KEPT)
         # Creations and deletions of this gateway: a look that began before one knows the old state.
-        self._changes = 0
+        self.changes = 0
         # Names of Kafka, see `doubt`.
         self._doubted: frozenset[str] = frozenset()
         metadata.watch(TOPICS, self._follow)
@@ -132,7 +132,7 @@ class KafkaTopics:
 
     def refresh(self, *, settings_too: bool) -> Callable[[], None]:
         """Looks at Kafka, in any thread, and gives what the event loop has to do with it."""
-        began = self._changes
+        began = self.changes
         counts = self._cluster.partition_counts()
         known = {one.kafka_name: one.info.partitions for one in list(self.by_name.values())}
         doubted, self._doubted = self._doubted, frozenset()
@@ -149,7 +149,7 @@ class KafkaTopics:
         return lambda: self._take(look, began)
 
     def _take(self, look: Look, began: int) -> None:
-        if began != self._changes:
+        if began != self.changes:
             return  # something of this gateway was made or deleted meanwhile; the next look has it
         self.ends_found(*look.ends)
         for kafka_name in look.counts:
@@ -167,6 +167,21 @@ class KafkaTopics:
         for name in missed & self._missed:
             self._forget(self.by_name[name])
         self._missed = missed - self._missed
+
+    def take_one(self, name: str, kafka_name: str, look: Look, began: int) -> bool:
+        """What a look at this topic alone has found. False where this gateway has changed something since,
+        or is making the topic."""
+        topic = self.by_name.get(name)
+        if began != self.changes or (topic is not None and topic.creation is not None):
+            return False
+        record = self._metadata.get(TOPICS, name)
+        if record is not None:  # its feed may come a moment later
+            self._own_by_name[name] = msgspec.json.decode(record.value, type=OwnSettings)
+        self.ends_found(*look.ends)
+        self._see(name, kafka_name, look, topic)
+        # Another one of the same name has taken them along.
+        self.ends_found(*look.ends)
+        return True
 
     def _see(self, name: str, kafka_name: str, look: Look, topic: Topic | None) -> None:
         seen = look.seen.get(kafka_name)
@@ -256,7 +271,7 @@ class KafkaTopics:
         self.by_name[name] = topic
         self._names.add(name)
         self.partition_count += partitions
-        self._changes += 1
+        self.changes += 1
         self._in_thread(lambda: self._make(topic), lambda *made: self._made(topic, *made))
         self._tell(name)
         return topic
@@ -287,7 +302,7 @@ class KafkaTopics:
         raise KafkaAway(f"describe topic {kafka_name!r}", "it was made, and is not known yet", 0)
 
     def _made(self, topic: Topic, seen: Seen | None, error: BaseException | None) -> None:
-        self._changes += 1
+        self.changes += 1
         creation, topic.creation = topic.creation, None
         waiting, topic.waiting = topic.waiting, []
         if error is not None:
@@ -315,7 +330,7 @@ class KafkaTopics:
         pending: Pending[object] = Pending()
 
         def done(_: object, error: BaseException | None) -> None:
-            self._changes += 1
+            self.changes += 1
             if error is None and self.by_name.get(name) is topic:
                 configuration = {**topic.configuration, **kafka_part(settings)}
                 count = partitions if partitions is not None else topic.info.partitions
@@ -358,7 +373,7 @@ class KafkaTopics:
             self._metadata.change([self._own.delete(name)]).result()
 
         def done(_: object, error: BaseException | None) -> None:
-            self._changes += 1
+            self.changes += 1
             if error is None:
                 self._deleted.append(topic.info.id)
                 self._forget(topic)
@@ -368,7 +383,7 @@ class KafkaTopics:
             if error is not None:
                 pending.settle(None, error)
                 return
-            self._changes += 1
+            self.changes += 1
             self._in_thread(work, done)
 
         if topic.creation is None:

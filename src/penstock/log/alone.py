@@ -1,7 +1,7 @@
 """What an engine on one machine is as a cluster: one node, which keeps every partition."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.log.engine import ClusterView, Node, TopicInfo
 from penstock.log.errors import UnknownTopic
@@ -10,6 +10,14 @@ from penstock.log.pending import Pending
 ENGINE: Final = "embedded"
 CLUSTER_ID: Final = "standalone"
 NODE_ID: Final = "n1"
+
+T = TypeVar("T")
+
+
+def settled(value: T) -> Pending[T]:
+    done: Pending[T] = Pending()
+    done.settle(value, None)
+    return done
 
 
 class Alone:
@@ -30,10 +38,16 @@ class Alone:
     def cluster(self) -> ClusterView:
         return ClusterView(ENGINE, CLUSTER_ID, NODE_ID, (self._node,))
 
-    def fresh_offsets(self, topic: str, partition: int) -> Pending[tuple[int, int]]:
-        known: Pending[tuple[int, int]] = Pending()
-        known.settle(self._offsets(topic, partition), None)
-        return known
+    def fresh_offsets(self, topic: str, partition: int, seen: int = 0) -> Pending[tuple[int, int]]:
+        return settled(self._offsets(topic, partition))
+
+    def all_fresh_offsets(self, topic: str) -> Pending[object]:
+        if self._topic(topic) is None:
+            raise UnknownTopic(topic)
+        return settled(None)
+
+    def fresh_topic(self, name: str, *, expected: bool = False) -> Pending[TopicInfo | None]:
+        return settled(self._topic(name))
 
     def take_duty(self, name: str, gained: Callable[[], None], lost: Callable[[str], None]) -> None:
         gained()

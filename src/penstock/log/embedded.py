@@ -112,6 +112,7 @@ class EmbeddedEngine:
         alone = Alone(self.topic, self.offsets)
         self.announce, self.cluster, self.replicas = alone.announce, alone.cluster, alone.replicas
         self.take_duty, self.fresh_offsets = alone.take_duty, alone.fresh_offsets
+        self.fresh_topic, self.all_fresh_offsets = alone.fresh_topic, alone.all_fresh_offsets
         with ExitStack() as opened:
             opened.callback(self._lock.release)
             self._open(opened)

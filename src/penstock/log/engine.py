@@ -109,12 +109,14 @@ class Keys:
 @dataclass(frozen=True, slots=True)
 class Node:
     """A part of what serves the log. `address`: for clients; empty for a part that they do not talk to,
-    which has a `cluster_address`. `flight`: of Arrow Flight, empty where it is off."""
+    which has a `cluster_address`. `flight`: of Arrow Flight, empty where it is off. `loopback`: the same
+    for all nodes that mean the same interface by 127.0.0.1."""
 
     id: str
     address: str
     cluster_address: str = ""
     flight: str = ""
+    loopback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,11 @@ class Engine(Protocol):
         ...
 
     def topic(self, name: str) -> TopicInfo | None: ...
+    def fresh_topic(self, name: str, *, expected: bool = False) -> "Pending[TopicInfo | None]":
+        """The same with its ends, as it is at the call, whoever else makes topics. `expected`: somebody
+        has seen it, so that it is worth a second look. Done at once where nobody has to be asked."""
+        ...
+
     def watch_topics(self, watcher: Callable[[str], None]) -> None:
         """Calls back with the name of every topic that comes to be or changes from now on."""
         ...
@@ -336,9 +343,15 @@ class Engine(Protocol):
         """Earliest and latest: the first offset kept, and the one after the last visible."""
         ...
 
-    def fresh_offsets(self, topic: str, partition: int) -> Pending[tuple[int, int]]:
+    def fresh_offsets(self, topic: str, partition: int, seen: int = 0) -> Pending[tuple[int, int]]:
         """The same, as they are at the call, whoever else writes; `offsets` may be a second old where
-        others do. Done at once where nobody has to be asked."""
+        others do. `seen`: an end that somebody has seen; then what was told a moment ago is old too. Done
+        at once where nobody has to be asked."""
+        ...
+
+    def all_fresh_offsets(self, topic: str) -> Pending[object]:
+        """When it is done, `offsets` of all partitions are as they were at the call: one question for
+        all of them."""
         ...
 
     def offset_at_time(self, topic: str, partition: int, time_us: int) -> Pending[int]: ...

@@ -324,8 +324,14 @@ class Server:
         return str(listener.address)
 
     def _flight_address(self) -> str:
+        """Where clients reach Flight, told to those of other gateways: on the host of server.advertise,
+        else where it listens. Empty where that is every interface: no client could use it."""
         listener = self.listeners.get("flight")
-        return "" if listener is None else str(listener.address)
+        if listener is None:
+            return ""
+        if self.config.server.advertise is not None:
+            return str(Address(self.config.server.advertise.host, listener.address.port))
+        return "" if listener.address.host in ("0.0.0.0", "::") else str(listener.address)
 
     def _render_metrics(self) -> Pending[str]:
         token: Pending[str] = Pending()

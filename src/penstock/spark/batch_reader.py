@@ -7,9 +7,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.spark.connection import Connection
 from penstock.spark.options import ReadOptions
-from penstock.spark.positions import beginning, ending, look
+from penstock.spark.positions import beginning, ending, look, named_servers
 from penstock.spark.ranges import Range, divide
 from penstock.spark.reading import read_ranges
+from penstock.spark.spreading import servers_of, spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,10 +30,10 @@ class PenstockReader(DataSourceReader):
         self._pinned = pinned
 
     def partitions(self) -> list[InputPartition]:
-        options = self._options
-        ranges = self._connection.call(lambda client: plan(client, options))
+        options, connection = self._options, self._connection
+        ranges, named = connection.call(lambda client: plan(client, options))
         tasks = divide(ranges, options.min_partitions, options.max_records_per_partition)
-        return [InputPartition(task) for task in tasks]
+        return list(spread(tasks, named if connection.spread else (), connection.servers))
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         # Spark makes a partition of its own where there is none to read, before 4.2 without an object.
@@ -40,7 +41,7 @@ class PenstockReader(DataSourceReader):
         if wanted is None:
             return iter(())
         return read_ranges(
-            self._connection,
+            self._connection.at(servers_of(partition)),
             wanted,
             extras=self._options.extras,
             fail_on_data_loss=self._options.fail_on_data_loss,
@@ -49,12 +50,13 @@ class PenstockReader(DataSourceReader):
         )
 
 
-def plan(client: "FlightClient", options: ReadOptions) -> list[Range]:
-    """Reads the offsets once, so that start and end belong to the same moment."""
+def plan(client: "FlightClient", options: ReadOptions) -> tuple[list[Range], tuple[str, ...]]:
+    """Reads the offsets once, so that start and end belong to the same moment. And the servers that the
+    answer names."""
     states = look(client, options.selection)
     starts = beginning(client, states, options)
     ends = ending(client, states, options)
-    return [
+    ranges = [
         Range(
             topic,
             partition,
@@ -66,3 +68,4 @@ def plan(client: "FlightClient", options: ReadOptions) -> list[Range]:
         for topic, state in states.items()
         for partition in state.bounds
     ]
+    return ranges, named_servers(states)

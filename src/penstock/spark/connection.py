@@ -5,8 +5,8 @@ Keys and certificates are read once, on the driver; executors get the content, n
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.client.errors import PASSING, ClientError
@@ -16,8 +16,8 @@ from penstock.spark.tls_files import check_authorities, check_own
 if TYPE_CHECKING:
     from penstock.client.flight import FlightClient
 
-# A worker of Spark serves one job after the other, mostly the same one.
-MAX_OPEN_CLIENTS = 4
+# A worker of Spark serves one job after the other, mostly the same one, whose tasks may go to some servers.
+MAX_OPEN_CLIENTS = 8
 
 T = TypeVar("T")
 
@@ -27,7 +27,9 @@ _open_clients: "dict[Connection, FlightClient]" = {}
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Can be pickled; shows no secret. `retries` count per call, with a pause before each."""
+    """Can be pickled; shows no secret. `others` are tried when `server` cannot be reached. `retries` count
+    per call and for each of them, with a pause before each round. `spread`: whether tasks may use servers
+    that the server names."""
 
     server: str
     key: str | None = field(default=None, repr=False)
@@ -36,6 +38,18 @@ class Connection:
     tls_client: tuple[bytes, bytes] | None = field(default=None, repr=False)
     retries: int = 0
     retry_interval_s: float = 0.0
+    others: tuple[str, ...] = ()
+    spread: bool = True
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return (self.server, *self.others)
+
+    def at(self, servers: Sequence[str]) -> "Connection":
+        """The same to these servers; where there are none, to its own."""
+        if not servers:
+            return self
+        return replace(self, server=servers[0], others=tuple(servers[1:]))
 
     def open(self) -> "FlightClient":
         # Here, because pyarrow.flight takes its time to load and planning may not need it.
@@ -47,35 +61,45 @@ class Connection:
 
     def client(self) -> "FlightClient":
         """One that stays open in this process: connecting takes longer than most calls do."""
-        found = _open_clients.get(self)
+        place = self._place
+        found = _open_clients.get(place)
         if found is None:
             while len(_open_clients) >= MAX_OPEN_CLIENTS:
                 _open_clients.pop(next(iter(_open_clients))).close()
-            found = _open_clients[self] = self.open()
+            found = _open_clients[place] = self.open()
         return found
+
+    @property
+    def _place(self) -> "Connection":
+        """The same for all that may share a client."""
+        return replace(self, others=(), retries=0, retry_interval_s=0.0, spread=True)
 
     def drop(self) -> None:
         """Closes it; the next call opens another one."""
-        found = _open_clients.pop(self, None)
+        found = _open_clients.pop(self._place, None)
         if found is not None:
             found.close()
 
     def call(self, function: "Callable[[FlightClient], T]") -> T:
         """Runs a function that may be repeated. Raises what its last attempt raised."""
-        attempt = 0
+        connection, attempt = self, 0
         while True:
             try:
-                return function(self.client())
+                return function(connection.client())
             except PASSING as error:
-                self.drop()
-                self.pause(attempt, error)
+                connection = connection.next(attempt, error)
                 attempt += 1
 
-    def pause(self, attempt: int, error: ClientError) -> None:
-        """Before the next attempt. Raises the error when there is none left."""
-        if attempt >= self.retries:
+    def next(self, attempt: int, error: ClientError) -> "Connection":
+        """After an attempt that failed, numbered from 0: the connection for the next one, to the next
+        server. Raises the error when there is none left."""
+        self.drop()
+        count = len(self.servers)
+        if attempt + 1 >= count * (self.retries + 1):
             raise error
-        self.wait()
+        if (attempt + 1) % count == 0:
+            self.wait()
+        return self.at((*self.others, self.server))
 
     def wait(self) -> None:
         time.sleep(self.retry_interval_s)
@@ -120,6 +144,8 @@ def resolve(options: ConnectionOptions, environment: Mapping[str, str] = os.envi
         tls_client=client,
         retries=options.retries,
         retry_interval_s=options.retry_interval_ms / 1000,
+        others=options.others,
+        spread=options.spread,
     )
 
 

@@ -35,7 +35,7 @@ MAX_PORT: Final = 65_535
 # secret to it (spark.redaction.regex).
 _COMMON: Final = (
     "server", "accessKey", "keyFile", "keyEnv", "tls", "tlsCaFile", "tlsCertificateFile",
-    "tlsKeyFile", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "tlsKeyFile", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "spread",
 )  # fmt: skip
 _BATCH_READ: Final = (
     "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
@@ -102,7 +102,8 @@ class OptionError(PenstockError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How to reach the server. The key is in no text of this."""
+    """How to reach the server, or one of several. The key is in no text of this. `spread`: whether tasks
+    use others that the server names."""
 
     server: str
     key: str | None = field(default=None, repr=False)
@@ -114,6 +115,8 @@ class ConnectionOptions:
     tls_key_file: str | None = None
     retries: int = DEFAULT_RETRIES
     retry_interval_ms: int = DEFAULT_RETRY_INTERVAL_MS
+    others: tuple[str, ...] = ()
+    spread: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,10 +378,12 @@ def _check_name(name: str, *, reading: bool, without: str | None) -> None:
 
 
 def _connection(options: _Given) -> ConnectionOptions:
-    server = options.text("server")
-    if server is None:
+    given = options.text("server")
+    if given is None:
         raise OptionError("server", "is missing: the Flight address, host:port")
-    _check_address(server)
+    server, *others = (one.strip() for one in given.split(","))
+    for one in (server, *others):
+        _check_address(one)
     keys = [name for name in ("accessKey", "keyFile", "keyEnv") if options.has(name)]
     if len(keys) > 1:
         raise OptionError(keys[1], f"cannot stand together with {keys[0]}")
@@ -402,6 +407,8 @@ def _connection(options: _Given) -> ConnectionOptions:
         retry_interval_ms=options.number(
             "fetchOffset.retryIntervalMs", DEFAULT_RETRY_INTERVAL_MS
         ),
+        others=tuple(others),
+        spread=options.flag("spread", True),
     )  # fmt: skip
 
 

@@ -36,12 +36,13 @@ class DataLost(PenstockError):
 class TopicState:
     """The selected partitions of a topic: the first offset kept, and the one behind the last.
 
-    `record_bytes` is the average of all its records.
+    `record_bytes` is the average of all its records. `servers`: who serves it, see spreading.py.
     """
 
     created_us: int
     bounds: dict[int, tuple[int, int]]
     record_bytes: int = 0
+    servers: tuple[str, ...] = ()
 
     @property
     def earliest(self) -> dict[int, int]:
@@ -81,8 +82,13 @@ def look(client: "FlightClient", selection: Selection, *, missing_ok: bool = Fal
             raise OptionError("assign", text)
         wanted = range(len(found.bounds)) if numbers is None else numbers
         bounds = {one: found.bounds[one] for one in wanted}
-        states[topic] = TopicState(found.created_us, bounds, found.record_bytes)
+        states[topic] = TopicState(found.created_us, bounds, found.record_bytes, found.servers)
     return states
+
+
+def named_servers(states: States) -> tuple[str, ...]:
+    """Those of the last answer: the newest."""
+    return next((state.servers for state in reversed(states.values())), ())
 
 
 def beginning(client: "FlightClient", states: States, options: ReadOptions) -> Offsets:

@@ -1,8 +1,9 @@
 """What a reading task does: record batches of its ranges, from the server to Spark.
 
 Columns that have one value for the whole range are made here and do not come over the wire. The same
-range gives the same rows however often it is read. A lost connection is opened again, and reading goes
-on behind the last row that was handed on.
+range gives the same rows however often it is read, and from whichever server of the same log. A lost
+connection is opened again, to the next server where there are several, and reading goes on behind the last
+row that was handed on.
 """
 
 from collections.abc import Callable, Iterator
@@ -85,8 +86,7 @@ def _read_range(
                     attempt = looks = 0
             return
         except PASSING as error:
-            connection.drop()
-            connection.pause(attempt, error)
+            connection = connection.next(attempt, error)
             attempt += 1
         except Refused as error:
             # Trimmed or deleted: the next look tells what is left, or that something is missing. The server

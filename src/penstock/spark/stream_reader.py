@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.spark.connection import Connection
 from penstock.spark.options import ReadOptions
-from penstock.spark.positions import States, beginning, look
+from penstock.spark.positions import States, beginning, look, named_servers
 from penstock.spark.progress import (
     Progress,
     TopicProgress,
@@ -30,6 +30,7 @@ from penstock.spark.progress import (
 )
 from penstock.spark.ranges import divide
 from penstock.spark.reading import read_ranges
+from penstock.spark.spreading import servers_of, spread
 from penstock.spark.versions import SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -173,12 +174,13 @@ class UnguidedStreamReader(DataSourceStreamReader):
             states = self._look()
         ranges = ranges_between(begin, last, states, options.fail_on_data_loss)
         tasks = divide(ranges, options.min_partitions, options.max_records_per_partition)
-        return [InputPartition(task) for task in tasks]
+        named = named_servers(states) if self._connection.spread else ()
+        return list(spread(tasks, named, self._connection.servers))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         wanted: Any = partition.value
         return read_ranges(
-            self._connection,
+            self._connection.at(servers_of(partition)),
             wanted,
             extras=self._options.extras,
             fail_on_data_loss=self._options.fail_on_data_loss,

@@ -26,6 +26,7 @@ from penstock.client.errors import ClientError, Refused
 from penstock.errors import PenstockError
 from penstock.spark.connection import Connection
 from penstock.spark.options import WriteOptions
+from penstock.spark.spreading import MOST_NAMED, servers_for
 from penstock.spark.versions import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Staged(WriterCommitMessage):
     skipped: bool = False
     committed_rows: int | None = None
     fence: "Fence | None" = None
+    # Who else can commit it.
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,24 +119,28 @@ class _Staging:
         begun = self._connection.call(
             lambda client: client.begin_transaction(transaction, timeout_s, _pair(fence))
         )
+        named = begun.servers if self._connection.spread else ()
         if begun.committed:
             # Spark wants its rows taken; and the driver wants to know whether they are the same.
             rows = sum(batch.num_rows for batch in batches)
-            return Staged(transaction, task, rows, 0, True, begun.rows, fence)
+            return Staged(transaction, task, rows, 0, True, begun.rows, fence, named)
         first = next(batches, None)
         if first is None:
-            return Staged(transaction, task, 0, 0, fence=fence)
+            return Staged(transaction, task, 0, 0, fence=fence, servers=named)
+        number = task >> RANDOM_BITS
+        connection = self._connection.at(servers_for(number, named, self._connection.servers))
         # Goes on by itself when the connection is lost: not every Spark repeats a task.
-        staged = self._connection.client().stage(
+        staged = connection.client().stage(
             transaction,
             task,
             self._options.topic,
             self._chosen(first, batches),
             create=self._options.create_topics,
-            retries=self._connection.retries,
-            retry_interval_s=self._connection.retry_interval_s,
+            others=connection.others,
+            retries=connection.retries,
+            retry_interval_s=connection.retry_interval_s,
         )
-        return Staged(transaction, task, staged.rows, staged.batches, fence=fence)
+        return Staged(transaction, task, staged.rows, staged.batches, fence=fence, servers=named)
 
     def _chosen(
         self, first: "pa.RecordBatch", others: "Iterator[pa.RecordBatch]"
@@ -178,9 +185,10 @@ class _Staging:
         tasks = {one.task: one.batches for one in staged}
         rows = sum(one.rows for one in staged)
         fence = _pair(staged[0].fence)
-        self._connection.call(
-            lambda client: client.commit_transaction(transaction, tasks, rows, fence)
-        )
+        # The server of the options first, and then any other that was named.
+        own, named = self._connection, staged[0].servers
+        connection = own.at(tuple(dict.fromkeys((*own.servers, *named[:MOST_NAMED]))))
+        connection.call(lambda client: client.commit_transaction(transaction, tasks, rows, fence))
 
     def abort(self, transactions: Sequence[str]) -> None:
         """Aborts the transaction if the broker answers; else the broker does it when its time is over."""

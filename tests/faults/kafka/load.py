@@ -63,8 +63,12 @@ class Worker(threading.Thread):
             enough = self._more.wait_for(lambda: len(self.acknowledged) >= least, HANG_S)
         assert enough, f"{self.name} has {len(self.acknowledged)} and hangs"
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """After what it is at."""
         self._ending.set()
+
+    def stop(self) -> None:
+        self.end()
         self.join(HANG_S)
         assert not self.is_alive(), f"{self.name} does not end"
 

@@ -1,18 +1,23 @@
 """Three brokers and two gateways under load: one of them is killed, paused or cut off, and nothing that was
 acknowledged is lost, doubled or out of order."""
 
+import json
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Self
 
 import pytest
-from faults.kafka.load import Publisher, Transactor, values_in, values_through
+from faults.kafka.load import KEY, Publisher, Transactor, Worker, values_in, values_through
 from kit.kafka_cluster import KafkaCluster
+from kit.limits import HANG_S
 from kit.live_server import ServerProcess
+from kit.tcp_proxy import TcpProxy
 
 # Acknowledged before and behind each fault, of each publisher.
 SOME = 300
@@ -26,12 +31,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 class Scene:
-    """Two gateways, a publisher at each and one that goes from one to the other, and a transactor."""
+    """Two gateways, of which the first reaches Kafka by the proxies alone; publishers that begin at each
+    and go to the other one when it fails, and a transactor."""
 
     def __init__(self, cluster: KafkaCluster, directory: Path) -> None:
         self.cluster = cluster
         self._directory = directory
         self._stack = ExitStack()
+        self.workers: list[Worker] = []
         suffix = uuid.uuid4().hex[:8]
         self.topic, self.first, self.second = (f"{name}-{suffix}" for name in ("log", "a", "b"))
 
@@ -45,7 +52,10 @@ class Scene:
 
     def _begin(self) -> None:
         self.cluster.make_topics([self.topic, self.first, self.second])
-        self.gateways = [self.gateway(), self.gateway()]
+        self.gateways = [
+            self.gateway(self.cluster.proxied_bootstrap),
+            self.gateway(self.cluster.bootstrap),
+        ]
         ports = [one.ports["tcp"] for one in self.gateways]
         there, here = ports, ports[::-1]
         self.publishers = [
@@ -53,11 +63,12 @@ class Scene:
             Publisher("here", self.topic, here),
         ]
         self.transactor = Transactor("together", (self.first, self.second), here)
+        self.workers = [*self.publishers, self.transactor]
         self.go_on()
 
-    def gateway(self) -> ServerProcess:
+    def gateway(self, bootstrap: str) -> ServerProcess:
         directory = self._directory / uuid.uuid4().hex[:8]
-        settings = {"server.engine": "kafka", "kafka.bootstrap": self.cluster.bootstrap}
+        settings = {"server.engine": "kafka", "kafka.bootstrap": bootstrap}
         return self._stack.enter_context(ServerProcess(directory, settings))
 
     def go_on(self) -> None:
@@ -67,7 +78,7 @@ class Scene:
         self.transactor.wait_for_more(2)
 
     def check(self) -> None:
-        for worker in (*self.publishers, self.transactor):
+        for worker in self.workers:
             worker.stop()
         alive = [one for one in self.gateways if one.process.poll() is None]
         by_topic = {}
@@ -80,7 +91,11 @@ class Scene:
         self.transactor.check(by_topic[self.first], by_topic[self.second])
 
     def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.end()
         self._stack.close()
+        for worker in self.workers:
+            worker.stop()
 
 
 @pytest.fixture
@@ -122,17 +137,76 @@ def pause_a_gateway(scene: Scene) -> None:
     scene.go_on()
 
 
+def cut_off_a_gateway(scene: Scene) -> None:
+    """No connection to Kafka is left, and none comes about."""
+    _away(scene, TcpProxy.cut)
+
+
+def pull_the_cable_of_a_gateway(scene: Scene) -> None:
+    """No connection ends, and nothing goes through them."""
+    _away(scene, TcpProxy.hold)
+
+
+def _away(scene: Scene, fault: Callable[[TcpProxy], None]) -> None:
+    """It says that it is in trouble, the other one goes on, and when all is well it comes back."""
+    alone, other = scene.gateways
+    scene.cluster.each_proxy(fault)
+    wait_for_readiness(alone, 503)
+    assert readiness(other)[0] == 200
+    scene.publishers[1].wait_for_more(SOME)
+    scene.transactor.wait_for_more(2)
+    assert status_of(alone)["trouble"]
+    assert status_of(other)["trouble"] == ""
+    scene.cluster.each_proxy(TcpProxy.heal)
+    wait_for_readiness(alone, 200)
+    scene.go_on()
+
+
+def readiness(gateway: ServerProcess) -> tuple[int, bytes]:
+    return asked(gateway, "/readyz")
+
+
+def wait_for_readiness(gateway: ServerProcess, status: int) -> None:
+    hangs_at_s = time.monotonic() + HANG_S
+    while (answer := readiness(gateway))[0] != status:
+        assert time.monotonic() < hangs_at_s, answer
+
+
+def status_of(gateway: ServerProcess) -> dict[str, object]:
+    found: dict[str, object] = json.loads(asked(gateway, "/api/v1/cluster")[1])
+    return found
+
+
+def asked(gateway: ServerProcess, path: str) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", gateway.ports["http"], timeout=HANG_S)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {KEY}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
 Fault = Callable[[Scene], None]
 
 
-@pytest.mark.parametrize("fault", [kill_the_leader, kill_a_gateway])
+@pytest.mark.parametrize("fault", [kill_the_leader, cut_off_a_gateway, kill_a_gateway])
 def test_nothing_acknowledged_is_lost(scene: Scene, fault: Fault) -> None:
     fault(scene)
     scene.check()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("fault", [kill_the_leader, kill_another_broker, pause_a_gateway])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        kill_the_leader,
+        kill_another_broker,
+        pause_a_gateway,
+        cut_off_a_gateway,
+        pull_the_cable_of_a_gateway,
+    ],
+)
 def test_many_rounds(scene: Scene, fault: Fault) -> None:
     for _ in range(ROUNDS):
         fault(scene)

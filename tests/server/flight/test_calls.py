@@ -81,7 +81,7 @@ def test_a_topic_that_is_deleted_meanwhile(
     bench.broker.delete_topic(ANYBODY, "wide")
     bench.settle()
     engine = Overriding(bench.engine, topics=lambda: listed)
-    for owner, name in ((bench.broker, "engine"), (calls, "_engine")):
+    for owner, name in ((bench.broker, "engine"), (calls._describing, "_engine")):
         monkeypatch.setattr(owner, name, engine)
     for job in work:
         job()

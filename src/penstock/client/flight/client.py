@@ -60,7 +60,8 @@ _RECONNECT: Final = [
 class Topic:
     """`created_us` tells a topic from an older one of the same name. `bounds`: of each partition the
     first offset kept, and the one behind the last. `record_bytes`: what a record takes on the server's
-    disk, on average. `schema`: what it is bound to, empty for nothing; version 0 is the latest."""
+    disk, on average. `schema`: what it is bound to, empty for nothing; version 0 is the latest. `servers`:
+    all that serve the same topics, where the server names any."""
 
     name: str
     created_us: int
@@ -68,6 +69,7 @@ class Topic:
     record_bytes: int
     schema: str = ""
     schema_version: int = 0
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,12 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """`committed`: it was committed before. `rows`: then, how many it has, if the commit has told."""
+    """`committed`: it was committed before. `rows`: then, how many it has, if the commit has told.
+    `servers` as in Topic: the transaction can be staged and committed at any of them."""
 
     committed: bool
     rows: int | None = None
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +156,13 @@ class FlightClient:
             self._settings["tls_root_certs"] = tls_ca
         if tls_client is not None:
             self._settings["cert_chain"], self._settings["private_key"] = tls_client
-        scheme = "grpc+tls" if tls or self._settings else "grpc"
-        address = server if re.search(r":\d+$", server) else f"{server}:{DEFAULT_PORT}"
-        self._location = f"{scheme}://{address}"
-        self._client = self._open()
+        self._scheme = "grpc+tls" if tls or self._settings else "grpc"
+        self._client = self._open(server)
         self._headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
         self._options = flight.FlightCallOptions(headers=self._headers)
 
-    def _open(self) -> flight.FlightClient:
+    def _open(self, server: str) -> flight.FlightClient:
+        address = server if re.search(r":\d+$", server) else f"{server}:{DEFAULT_PORT}"
         answer_time_ms = max(1, int(self._answer_time_s * 1000))
         silence = [
             ("grpc.keepalive_time_ms", PING_INTERVAL_MS),
@@ -169,7 +172,7 @@ class FlightClient:
             ("grpc.http2.ping_timeout_ms", answer_time_ms),
         ]
         return flight.connect(
-            self._location, generic_options=[*_RECONNECT, *silence], **self._settings
+            f"{self._scheme}://{address}", generic_options=[*_RECONNECT, *silence], **self._settings
         )
 
     def close(self) -> None:
@@ -216,6 +219,7 @@ class FlightClient:
             size_bytes // max(records, 1),
             found.get("schema", ""),
             found.get("schema_version", 0),
+            tuple(found.get("servers", ())),
         )
 
     def schema(self, name: str, version: int = 0) -> RegisteredSchema:
@@ -354,39 +358,46 @@ class FlightClient:
             return {**target, "producer": numbers}
 
         put = Put(data, None if producer is None else producer.sequence)
-        self._put(put, command, retries, retry_interval_s)
+        self._put(put, command, (), retries, retry_interval_s)
         return put.written
 
     def _put(
         self,
         put: Put,
         command: Callable[[int], dict[str, object]],
+        others: Sequence[str],
         retries: int,
         retry_interval_s: float,
     ) -> None:
-        """`command` gets the sequence of the first batch. Retries count from the last progress on."""
-        client = self._client
+        """`command` gets the sequence of the first batch. Each retry is one at every server, of which
+        `others` are the further ones; retries count from the last progress on."""
+        servers = (self.server, *others)
+        client, place = self._client, 0
         failures = 0
         done = False
         try:
             while not done:
                 before = put.confirmed
                 try:
-                    done = self._put_once(client, put, command(put.sequence))
+                    done = self._put_once(client, servers[place], put, command(put.sequence))
                 except PASSING:
                     failures = 1 if put.confirmed > before else failures + 1
-                    if not put.resumable or failures > retries:
+                    if not put.resumable or failures >= len(servers) * (retries + 1):
                         raise
-                    self._sleep(retry_interval_s)
+                    if failures % len(servers) == 0:
+                        self._sleep(retry_interval_s)
                     # The old connection may hang for long.
                     if client is not self._client:
                         client.close()
-                    client = self._open()
+                    place = (place + 1) % len(servers)
+                    client = self._open(servers[place])
         finally:
             if client is not self._client:
                 client.close()
 
-    def _put_once(self, client: flight.FlightClient, put: Put, command: dict[str, object]) -> bool:
+    def _put_once(
+        self, client: flight.FlightClient, server: str, put: Put, command: dict[str, object]
+    ) -> bool:
         """One stream. A numbered one takes batches for the time of one answer, and gRPC ends it after
         that of a second one: so it is noticed when no confirmation comes."""
         topic = command["topic"]
@@ -396,7 +407,7 @@ class FlightClient:
         if put.numbered:
             stop_at_s = time.monotonic() + self._answer_time_s
             options = self._options_with(2 * self._answer_time_s)
-        with telling(self.server, what, 2 * self._answer_time_s, begun=True):
+        with telling(server, what, 2 * self._answer_time_s, begun=True):
             return put.run(client.do_put(descriptor, put.schema, options), stop_at_s)
 
     # --- transactions ----------------------------------------------------------------------------
@@ -414,7 +425,8 @@ class FlightClient:
         if fence is not None:
             body["fence"] = {"series": fence[0], "run": fence[1]}
         found = self.action("begin", None, **body)
-        return Begun(found["state"] == "committed", found.get("rows"))
+        servers = tuple(found.get("servers", ()))
+        return Begun(found["state"] == "committed", found.get("rows"), servers)
 
     def stage(
         self,
@@ -424,6 +436,7 @@ class FlightClient:
         data: "pa.Table | pa.RecordBatch | pa.RecordBatchReader",
         *,
         create: bool = False,
+        others: Sequence[str] = (),
         retries: int = 0,
         retry_interval_s: float = RETRY_INTERVAL_S,
     ) -> Staged:
@@ -431,7 +444,8 @@ class FlightClient:
 
         Durable on return. Tasks become visible in the order of their numbers. A task stages once: its
         batches are numbered, so that an interrupted call goes on where it was, with so many `retries`
-        without any progress. Raises ValueError for a task that has staged before.
+        without any progress; at `others` too, which serve the same transaction. Raises ValueError for a
+        task that has staged before.
         """
 
         def command(sequence: int) -> dict[str, object]:
@@ -439,7 +453,7 @@ class FlightClient:
             return {**target, "sequence": sequence}
 
         put = Put(data, 0, in_groups=True)
-        self._put(put, command, retries, retry_interval_s)
+        self._put(put, command, others, retries, retry_interval_s)
         if put.known_before:
             raise ValueError(f"task {task} of transaction {name!r} has staged before")
         return Staged(put.confirmed_rows, put.confirmed)

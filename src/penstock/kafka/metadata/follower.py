@@ -152,10 +152,14 @@ class Follower:
         if first is None:
             self._probe()
         else:
+            heard = False
             for message in (first, *self._consumer.consume(READ_AT_ONCE, 0)):
+                # That nobody is there is told by messages too.
+                heard = heard or _is_of_kafka(message)
                 if not self._take(message):
                     return
-            self._contact()
+            if heard:
+                self._contact()
         self._finish_loading()
         self._receiver.applied_up_to(self._position if self._loading is None else 0)
 
@@ -168,7 +172,6 @@ class Follower:
     def _contact(self) -> None:
         self._contact_s = self._clock_s()
         self._probe_s = time.monotonic() + PROBE_S
-        self._clients.trouble.clear()
 
     def _probe(self) -> None:
         """Nothing came: is there nothing, or nobody?"""
@@ -177,12 +180,15 @@ class Follower:
             self._probe_s = min(self._probe_s, now_s + PROBE_IN_TROUBLE_S)
         if now_s < self._probe_s:
             return
+        trouble = self._clients.trouble
+        asked_s = trouble.now_s()
         try:
             end = self._end_offset(ASK_S)
         except KafkaException as error:
-            self._clients.trouble.note(error.args[0])
+            trouble.note(error.args[0])
             self._probe_s = now_s + PROBE_IN_TROUBLE_S
             return
+        trouble.answered(asked_s)
         if end <= self._position:
             self._contact()
 
@@ -252,3 +258,8 @@ def _header_list(message: Message) -> Headers:
 def _as_bytes(value: bytes | str | None) -> bytes | None:
     """Messages have bytes; the types of the library allow texts too."""
     return value.encode() if isinstance(value, str) else value
+
+
+def _is_of_kafka(message: Message) -> bool:
+    error = message.error()
+    return error is None or error.code() == KafkaError._PARTITION_EOF

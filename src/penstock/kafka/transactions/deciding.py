@@ -2,16 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from penstock.kafka.transactions.finishing import Topics
 from penstock.kafka.transactions.rows import Head, Piece, Rows
+from penstock.kafka.transactions.targets import Targets
 from penstock.log.engine import Tasks
 from penstock.log.errors import (
     DecisionUnknown,
     RecordConflict,
-    TopicReplaced,
     TransactionNotOpen,
-    UnknownPartition,
-    UnknownTopic,
 )
 from penstock.log.metadata_errors import MetadataWriteFailed
 from penstock.log.records import Kept
@@ -20,9 +17,9 @@ from penstock.log.records import Kept
 class Decider:
     """Thread-safe."""
 
-    def __init__(self, rows: Rows, topics: Topics, clock_us: Callable[[], int]) -> None:
+    def __init__(self, rows: Rows, targets: Targets, clock_us: Callable[[], int]) -> None:
         self._rows = rows
-        self._topics = topics
+        self._targets = targets
         self._clock_us = clock_us
 
     def decide(self, head: Kept[Head], chosen: Tasks, rows: int | None) -> Kept[Head] | None:
@@ -54,16 +51,9 @@ class Decider:
 
     def _check_targets(self, pieces: Sequence[Piece]) -> None:
         """All of it has somewhere to go."""
-        for topic, partition, topic_id in {
-            (one.topic, one.partition, one.topic_id): None for one in pieces
-        }:
-            info = self._topics(topic)
-            if info is None:
-                raise UnknownTopic(topic)
-            if info.id != topic_id:
-                raise TopicReplaced(topic)
-            if partition >= info.partitions:
-                raise UnknownPartition(topic, partition)
+        different = {(one.topic, one.partition, one.topic_id): one for one in pieces}
+        for one in different.values():
+            self._targets.check(one)
 
 
 def _reason(error: Exception) -> str:

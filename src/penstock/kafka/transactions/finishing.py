@@ -4,7 +4,6 @@ Everything here can be repeated at will, by any gateway: see once.py.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -15,8 +14,15 @@ from penstock.kafka.transactions.once import NotApplied, Once
 from penstock.kafka.transactions.producers import DeliveryFailed, Lent, Producers
 from penstock.kafka.transactions.rows import Head, Rows
 from penstock.kafka.transactions.staging import Staging
-from penstock.log.engine import TopicInfo
-from penstock.log.errors import CommitUnfinished, LogError, StagingDamaged
+from penstock.kafka.transactions.targets import Targets
+from penstock.log.errors import (
+    CommitUnfinished,
+    LogError,
+    StagingDamaged,
+    StoreTrouble,
+    UnknownPartition,
+    UnknownTopic,
+)
 from penstock.log.metadata_errors import MetadataError
 from penstock.log.records import Kept
 
@@ -24,8 +30,6 @@ from penstock.log.records import Kept
 FINISH_AFTER_US: Final = 5_000_000
 
 logger = logging.getLogger(__name__)
-
-Topics = Callable[[str], TopicInfo | None]
 
 
 class Finisher:
@@ -38,7 +42,7 @@ class Finisher:
         journal: Journal,
         once: Once,
         producers: Producers,
-        topics: Topics,
+        targets: Targets,
         with_origin: bool,
         reach_s: float,
     ) -> None:
@@ -47,7 +51,7 @@ class Finisher:
         self._journal = journal
         self._once = once
         self._producers = producers
-        self._topics = topics
+        self._targets = targets
         self._with_origin = with_origin
         self._reach_s = reach_s
         # The last complaint about each: the same one is not logged again.
@@ -60,8 +64,9 @@ class Finisher:
         def fill(lent: Lent) -> None:
             filling = Filling(lent, self._with_origin, self._reach_s)
             for piece, batch in self._staging.read(one.id, self._rows.pieces(one.id, one.tasks)):
-                info = self._topics(piece.topic)
-                if info is None or info.id != piece.topic_id or piece.partition >= info.partitions:
+                try:
+                    self._targets.check(piece)
+                except (UnknownTopic, UnknownPartition):
                     logger.warning(
                         "transaction %r: %s/%d is gone by now",
                         head.name,
@@ -78,7 +83,7 @@ class Finisher:
             self._rows.changed(self._rows.remove(head))
             logger.error("transaction %r is rolled back: %s", head.name, error)
             raise error.after_rollback() from None
-        except (NotApplied, DeliveryFailed) as error:
+        except (NotApplied, DeliveryFailed, StoreTrouble) as error:
             raise CommitUnfinished(str(error)) from error
         self._told.pop(head.name, None)
         self._rows.change_soon(self._rows.remove(head))

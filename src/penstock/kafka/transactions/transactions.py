@@ -27,7 +27,7 @@ from penstock.errors import PenstockError
 from penstock.kafka.clients import Clients
 from penstock.kafka.transactions.deciding import Decider
 from penstock.kafka.transactions.filling import Filling
-from penstock.kafka.transactions.finishing import Finisher, Topics
+from penstock.kafka.transactions.finishing import Finisher
 from penstock.kafka.transactions.journal import Journal
 from penstock.kafka.transactions.looking import Known
 from penstock.kafka.transactions.once import PATIENCE_S, NotApplied, Once
@@ -42,6 +42,7 @@ from penstock.kafka.transactions.rows import (
     last_sign_us,
 )
 from penstock.kafka.transactions.staging import Staging
+from penstock.kafka.transactions.targets import Fresh, Targets, Topics
 from penstock.log.batch.format import HEADER_SIZE, MAX_BATCH_BYTES, Batch
 from penstock.log.batch.record_limit import check_record_sizes
 from penstock.log.engine import (
@@ -96,11 +97,13 @@ class KafkaTransactions(Known):
         *,
         with_origin: bool = False,
         patience_s: float = PATIENCE_S,
+        fresh: Fresh | None = None,
         applied: Callable[[frozenset[tuple[str, int]]], None] = lambda places: None,
     ) -> None:
         """`memory_us`: how long committed names are remembered; None: for ever. `patience_s`: how long
-        another gateway that is at it may be silent. `applied`: told which partitions a transaction has
-        written to, before its commit returns. Raises KafkaAway, KafkaRefused."""
+        another gateway that is at it may be silent. `fresh`: like `topics`, but asks Kafka, for what
+        another gateway has staged. `applied`: told which partitions a transaction has written to, before
+        its commit returns. Raises KafkaAway, KafkaRefused."""
         ensure_topics(clients, memory_us)
         self._topics = topics
         self._with_origin = with_origin
@@ -112,18 +115,19 @@ class KafkaTransactions(Known):
         self._large = Producers(clients, f"{prefix}.large", LARGE_PRODUCERS, LARGE_TIMEOUT_S)
         self._once = Once(self._journal, prefix, clock_us, self._reach_s, patience_s)
         self._once.applied = applied
+        targets = Targets(topics, fresh if fresh is not None else lambda name, _: topics(name))
         self._finisher = Finisher(
             self._rows,
             self._staging,
             self._journal,
             self._once,
             self._large,
-            topics,
+            targets,
             with_origin,
             self._reach_s,
         )
         self._pause = threading.Event()
-        self._decider = Decider(self._rows, topics, clock_us)
+        self._decider = Decider(self._rows, targets, clock_us)
         self._closed = False
         self._close_lock = threading.Lock()
         self._trim_s = 0.0

@@ -85,32 +85,66 @@ class BatchBuilder:
 
     def build(self) -> Batch:
         """Raises BatchError when the batch would be too large or is empty."""
-        count = len(self._values)
-        if count == 0:
-            raise BatchError("a batch needs at least one record")
-        check_counts(count, self._size)
-        writer = BytesWriter()
-        flags = 0
-        _write_column(writer, [value if value is not None else b"" for value in self._values])
-        if any(value is None for value in self._values):
-            flags |= FLAG_NULLS
-            _write_validity(writer, self._values)
-        if any(key is not None for key in self._keys):
-            flags |= FLAG_KEYS
-            _write_keys(writer, self._keys)
-        if any(self._headers):
-            flags |= FLAG_HEADERS
-            _write_headers(writer, self._headers)
-        if min(self._times) != max(self._times):
-            flags |= FLAG_TIMES
-            _write_i64s(writer, self._times)
-        if any(self._expiries):
-            flags |= FLAG_EXPIRIES
-            _write_i64s(writer, self._expiries)
-        if self._offsets[0] >= 0 and self._offsets[-1] - self._offsets[0] != count - 1:
-            flags |= FLAG_OFFSETS
-            _write_i64s(writer, self._offsets)
-        return Batch(writer.getvalue(), count, flags, self._times[0], max(self._times))
+        return build_columns(
+            self._values,
+            self._keys,
+            self._headers,
+            self._times,
+            self._expiries,
+            self._offsets,
+            self._size,
+        )
+
+
+def build_columns(
+    values: list[bytes | None],
+    keys: list[bytes | None],
+    headers: list[Headers],
+    times: list[int],
+    expiries: list[int],
+    offsets: list[int],
+    size: int,
+) -> Batch:
+    """One list for each column, in the same order. Keys, headers and expiries may be empty lists where no
+    record has one. `size` as in BatchBuilder. Raises BatchError as `build` does."""
+    count = len(values)
+    if count == 0:
+        raise BatchError("a batch needs at least one record")
+    check_counts(count, size)
+    writer = BytesWriter()
+    flags = 0
+    present: list[bytes] = []
+    for value in values:
+        present.append(value if value is not None else b"")
+        if value is None:
+            flags = FLAG_NULLS
+    _write_column(writer, present)
+    if flags:
+        _write_validity(writer, values)
+    if _any_present(keys):
+        flags |= FLAG_KEYS
+        _write_keys(writer, keys)
+    if any(headers):
+        flags |= FLAG_HEADERS
+        _write_headers(writer, headers)
+    last_us = max(times)
+    if min(times) != last_us:
+        flags |= FLAG_TIMES
+        _write_i64s(writer, times)
+    if any(expiries):
+        flags |= FLAG_EXPIRIES
+        _write_i64s(writer, expiries)
+    if offsets[0] >= 0 and offsets[-1] - offsets[0] != count - 1:
+        flags |= FLAG_OFFSETS
+        _write_i64s(writer, offsets)
+    return Batch(writer.getvalue(), count, flags, times[0], last_us)
+
+
+def _any_present(items: list[bytes | None]) -> bool:
+    for item in items:  # noqa: SIM110  # `any` would make a generator, a call for each item
+        if item is not None:
+            return True
+    return False
 
 
 def _pad(writer: BytesWriter) -> None:

@@ -77,8 +77,8 @@ class ServerConfig(Section, frozen=True):
     ] = "embedded"
     advertise: Annotated[
         Listener | None,
-        "The host:port that clients are told to connect to, where a protocol tells them one; off: "
-        "the address that they have connected to.",
+        "The host:port that clients are told to connect to, where a protocol tells them one; Flight is "
+        "told on the same host with its own port. off: the address that they have connected to.",
     ] = None
     drain_time_us: Annotated[Time, "How long open work may take to finish at a stop."] = (
         10 * SECOND_US

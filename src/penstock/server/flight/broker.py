@@ -185,8 +185,10 @@ class BrokerLink:
         *,
         create: bool = False,
         partitions: tuple[int, ...] | None = None,
+        created_us: int | None = None,
+        end: int | None = None,
     ) -> TopicFacts:
-        question = Describe(who, topic, operation.name, create, partitions)
+        question = Describe(who, topic, operation.name, create, partitions, created_us, end)
         answer = self.ask_later(question).result()
         assert isinstance(answer, TopicFacts)
         return answer

@@ -5,22 +5,20 @@ Lives on the event loop; an answer that needs the disk is given later. Knows no 
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.principal import Origin
-from penstock.broker.access.rights import Action, Operation
+from penstock.broker.access.rights import Operation
 from penstock.broker.access.slow_logins import LoginsPerAddress
 from penstock.broker.broker import Broker
 from penstock.broker.errors import BrokerError, Code, from_exception
-from penstock.broker.port import DESCRIBED_AT_ONCE
 from penstock.broker.records import Records
 from penstock.broker.schemas.violations import SchemaViolation
 from penstock.broker.shown_groups import EXPIRE_EVERY_S, ShownGroups
 from penstock.log.batch.format import FLAG_ZSTD, Batch
 from penstock.log.engine import AppendToken, Engine, Pending, ReadResult, TopicInfo
-from penstock.log.errors import UnknownTopic
+from penstock.server.flight.describing import Describing
 from penstock.server.flight.link import (
     ANSWER_TIME_S,
     Answer,
@@ -41,12 +39,9 @@ from penstock.server.flight.link import (
     LoggedIn,
     Login,
     Offsets,
-    PartitionFacts,
     Question,
     SchemaFacts,
     Stage,
-    TopicFacts,
-    TopicList,
     Topics,
 )
 from penstock.server.flight.transactions import TransactionCalls
@@ -61,8 +56,6 @@ FLIGHT: Final = "flight"
 MAX_LOGINS_PER_ADDRESS: Final = 256
 
 Give = Callable[[Answer], None]
-# Listing a topic shows its offsets, so it needs the right to read it.
-READ_ONLY: Final[tuple[Action, ...]] = ("read",)
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +70,7 @@ class FlightCalls:
         self._engine = engine
         self._on_failed_login = on_failed_login
         self.logins = LoginsPerAddress(MAX_LOGINS_PER_ADDRESS)
+        self._describing = Describing(broker, engine, failure)
         self._validation = Validation(broker)
         self.transactions = TransactionCalls(broker, engine, failure, self._validation)
         self._shown = ShownGroups(engine, engine.clock_us)
@@ -116,17 +110,17 @@ class FlightCalls:
         if isinstance(question, Append):
             self._append(question, body, give)
         elif isinstance(question, Describe):
-            self._describe(question, give)
+            self._describing.describe(question, give)
         elif isinstance(question, Topics):
             self._broker.require(question.who, Operation.LIST_TOPICS)
-            self._aside(lambda: self._topics(question.who), give)
+            self._describing.aside(lambda: self._describing.list_all(question.who), give)
         elif isinstance(question, AtTime):
             info = self._permitted(question.who, Operation.DESCRIBE_TOPIC, question.topic)
             _AtTime(self._engine, info, question, give)
         elif isinstance(question, GetSchema):
             self._broker.require(question.who, Operation.READ_SCHEMAS)
             # The text of a Protobuf schema is compiled at its first use.
-            self._aside(lambda: self._schema(question.name, question.version), give)
+            self._describing.aside(lambda: self._schema(question.name, question.version), give)
         elif isinstance(question, Fetch):
             self._fetch(question, give)
         elif isinstance(question, CommitGroup):
@@ -174,59 +168,9 @@ class FlightCalls:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    def _aside(self, make: Callable[[], Answer], give: Give) -> None:
-        """Has an answer made in a thread that grows with the number of topics or partitions."""
-
-        def made(done: Pending[Answer]) -> None:
-            give(done.result() if done.error is None else failure(done.error))
-
-        self._broker.aside(make).on_done(made)
-
-    def _topics(self, who: Principal) -> TopicList:
-        shows = self._broker.access.shows
-        found = [info for info in self._engine.topics() if shows(who, info.name, READ_ONLY)]
-        facts: list[TopicFacts] = []
-        for info in found:
-            with suppress(UnknownTopic):  # it was deleted a moment ago
-                facts.append(self._facts(info))
-        return TopicList(tuple(facts))
-
-    def _describe(self, question: Describe, give: Give) -> None:
-        self._broker.require(question.who, Operation[question.operation], question.topic)
-        if question.create:
-            self._broker.require(question.who, Operation.CREATE_TOPIC, question.topic)
-            info, wanted = self._broker.ensure_topic(question.topic, question.who), None
-        else:
-            info, wanted = self._info(question.topic), question.partitions
-        count = info.partitions if wanted is None else len(wanted)
-        if count <= DESCRIBED_AT_ONCE:
-            give(self._facts(info, wanted))
-        else:
-            self._aside(lambda: self._facts(info, wanted), give)
-
-    def _info(self, topic: str) -> TopicInfo:
-        info = self._engine.topic(topic)
-        if info is None:
-            raise BrokerError(Code.UNKNOWN_TOPIC, f"no topic named {topic!r}")
-        return info
-
     def _permitted(self, who: Principal, operation: Operation, topic: str) -> TopicInfo:
         self._broker.require(who, operation, topic)
-        return self._info(topic)
-
-    def _facts(self, info: TopicInfo, wanted: tuple[int, ...] | None = None) -> TopicFacts:
-        numbers = range(info.partitions) if wanted is None else wanted
-        for number in numbers:
-            if number >= info.partitions:
-                text = f"topic {info.name!r} has no partition {number}"
-                raise BrokerError(Code.UNKNOWN_PARTITION, text)
-        partitions = tuple(self._partition_facts(info.name, number) for number in numbers)
-        return TopicFacts(info.name, info.created_us, info.settings, partitions)
-
-    def _partition_facts(self, topic: str, number: int) -> PartitionFacts:
-        one = self._engine.partition_info(topic, number)
-        directory = self._engine.partition_directory(topic, number)
-        return PartitionFacts(directory, one.earliest, one.latest, one.size_bytes)
+        return self._describing.info(topic)
 
     def _schema(self, name: str, version: int) -> SchemaFacts:
         registry = self._broker.schemas.registry

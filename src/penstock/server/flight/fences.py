@@ -7,14 +7,15 @@ then on. Called from the threads that stage; what is known stands in the metadat
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.errors import RecordConflict
-from penstock.log.records import ABSENT, Delete, Metadata, Put, join_name
+from penstock.log.records import ABSENT, Delete, Metadata, Put, RecordChange, join_name
 
 SPACE: Final = "transaction_runs"
 # Earlier runs that are remembered. One that was paused for longer than so many starts counts as new.
@@ -34,6 +35,15 @@ class RunsRecord(msgspec.Struct, frozen=True):
     updated_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Current:
+    """The current run of a series, when it was noted, and the version of its record."""
+
+    run: str
+    noted_us: int
+    version: int
+
+
 class Fences:
     """Thread-safe."""
 
@@ -41,8 +51,32 @@ class Fences:
         self._metadata = metadata
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        # By owner and series: the current run, and when it was noted. As many as there are in the metadata.
-        self._current: dict[str, tuple[str, int]] = {}
+        # By owner and series. As many as there are in the metadata.
+        self._current: dict[str, _Current] = {}
+        # Held for a moment only: the feed comes on the event loop.
+        self._noting = threading.Lock()
+        metadata.watch(SPACE, self._follow)
+
+    def close(self) -> None:
+        self._metadata.unwatch(SPACE, self._follow)
+
+    def _follow(self, changes: Sequence[RecordChange]) -> None:
+        """Another gateway may have let a newer run pass."""
+        for change in changes:
+            if change.value is not None:
+                found = msgspec.json.decode(change.value, type=RunsRecord)
+                noted = _Current(found.runs[-1], found.updated_us, change.version)
+                self._keep(change.name, noted)
+                continue
+            with self._noting:
+                self._current.pop(change.name, None)
+
+    def _keep(self, name: str, noted: "_Current") -> None:
+        """The caller and the feed tell the same, in any order."""
+        with self._noting:
+            known = self._current.get(name)
+            if known is None or known.version < noted.version:
+                self._current[name] = noted
 
     def pass_or_refuse(self, owner: str, series: str, run: str) -> None:
         """Raises FENCED_PRODUCER for a run that another one has followed."""
@@ -50,7 +84,8 @@ class Fences:
         now_us = self._clock_us()
         with self._lock:
             known = self._current.get(name)
-            if known is not None and known[0] == run and now_us - known[1] < REFRESHED_US:
+            same = known is not None and known.run == run
+            if same and known is not None and now_us - known.noted_us < REFRESHED_US:
                 return
             for attempt in range(ATTEMPTS):
                 try:
@@ -59,8 +94,7 @@ class Fences:
                 except RecordConflict:
                     if attempt == ATTEMPTS - 1:
                         raise
-            self._current[name] = run, now_us
-            if known is None or known[0] != run:
+            if not same:
                 self._forget_old(now_us)
 
     def _note(self, name: str, series: str, run: str, now_us: int) -> None:
@@ -75,7 +109,8 @@ class Fences:
             runs = (*runs[-MAX_FORMER:], run)
         value = msgspec.json.encode(RunsRecord(runs, now_us))
         expected = ABSENT if found is None else found.version
-        self._metadata.change([Put(SPACE, name, value, expected)]).result()
+        version = self._metadata.change([Put(SPACE, name, value, expected)]).result()
+        self._keep(name, _Current(run, now_us, version))
 
     def _forget_old(self, now_us: int) -> None:
         old = [
@@ -85,5 +120,3 @@ class Fences:
         ]
         if old:
             self._metadata.change([Delete(SPACE, one.name) for one in old]).result()
-        for one in old:
-            self._current.pop(one.name, None)

@@ -52,6 +52,10 @@ class Describe(Message, frozen=True):
     create: bool = False
     # Of which partitions; None: of all, and there may be thousands.
     partitions: tuple[int, ...] | None = None
+    # What the peer was told of it, perhaps by another server: which topic of this name it is, and an
+    # offset up to which the first of the partitions has records.
+    created_us: int | None = None
+    end: int | None = None
 
 
 class AtTime(Message, frozen=True):
@@ -185,12 +189,13 @@ class PartitionFacts(msgspec.Struct, frozen=True, array_like=True):
 
 class TopicFacts(Message, frozen=True):
     """`created_us` tells a topic from an older one of the same name. `partitions`: all of them, or those
-    that were asked for, in that order."""
+    that were asked for, in that order. `servers`: where else it is served, see describing.py."""
 
     name: str
     created_us: int
     settings: TopicSettings
     partitions: tuple[PartitionFacts, ...]
+    servers: tuple[str, ...] = ()
 
 
 class TopicList(Message, frozen=True):
@@ -247,10 +252,12 @@ class Staged(Message, frozen=True):
 
 
 class TransactionState(Message, frozen=True):
-    """open or committed. `rows`: of a committed one, if its commit has told."""
+    """open or committed. `rows`: of a committed one, if its commit has told. `servers` as in TopicFacts:
+    where else it can be staged and committed."""
 
     state: str
     rows: int | None = None
+    servers: tuple[str, ...] = ()
 
 
 class Done(Message, frozen=True):

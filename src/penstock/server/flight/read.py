@@ -89,9 +89,13 @@ class Read:
 
     def _ask(self) -> tuple[TopicFacts, PartitionFacts]:
         """Asks the server once: whether this may be read, whether it is the same topic, and its offsets."""
-        wanted = (self._ticket.partition,)
         facts = self._link.describe(
-            self._who, self._ticket.topic, Operation.READ_RECORDS, partitions=wanted
+            self._who,
+            self._ticket.topic,
+            Operation.READ_RECORDS,
+            partitions=(self._ticket.partition,),
+            created_us=self._created_us,
+            end=self._ticket.end,
         )
         if self._created_us not in (None, facts.created_us):
             text = f"topic {facts.name!r} was deleted and made anew"

@@ -302,7 +302,9 @@ def _topics(link: BrokerLink, who: Principal, body: NoBody) -> object:
 
 def _offsets(link: BrokerLink, who: Principal, body: OffsetsBody) -> object:
     facts, numbers = _described(link, who, body.topic, body.partitions)
+    told = {} if not facts.servers else {"servers": facts.servers}
     return {
+        **told,
         "topic": body.topic,
         "created_us": facts.created_us,
         "schema": facts.settings.schema,
@@ -376,6 +378,8 @@ def _committed(link: BrokerLink, who: Principal, body: CommittedBody) -> object:
 def _begin(link: BrokerLink, who: Principal, body: BeginBody) -> object:
     found = link.begin(who, body.name, body.timeout_s * 1_000_000, _fence(body.fence))
     told: dict[str, object] = {"name": body.name, "state": found.state}
+    if found.servers:
+        told["servers"] = found.servers
     return told if found.rows is None else {**told, "rows": found.rows}
 
 

@@ -24,6 +24,7 @@ from penstock.log.batch.format import Batch
 from penstock.log.batch.origin import origin_flags
 from penstock.log.engine import Engine, Target
 from penstock.log.errors import TransactionNotOpen
+from penstock.server.flight.describing import flight_servers
 from penstock.server.flight.fences import Fences
 from penstock.server.flight.link import (
     Answer,
@@ -78,6 +79,7 @@ class TransactionCalls:
         """Accepts nothing new. Running calls end with the log: a commit is finished at the next start."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._committers.shutdown(wait=False, cancel_futures=True)
+        self._fences.close()
 
     def begin(self, question: Begin, give: Give) -> None:
         self._broker.require(question.who, Operation.USE_TRANSACTIONS)
@@ -91,7 +93,8 @@ class TransactionCalls:
                 self._quotas.check_begin(_owner(question.who))
             state = transactions.begin(name, timeout_us)
             rows = transactions.rows_of(name) if state == "committed" else None
-            return TransactionState(state, rows)
+            servers = flight_servers(self._engine.cluster(), question.who)
+            return TransactionState(state, rows, servers)
 
         self._run(self._threads, question.name, work, give)
 

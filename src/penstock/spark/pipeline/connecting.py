@@ -19,7 +19,7 @@ KEY_VARIABLE: Final = "PENSTOCK_KEY"
 _KEYS: Final = ("accessKey", "keyFile", "keyEnv")
 _OTHERS: Final = (
     "server", "tls", "tlsCaFile", "tlsCertificateFile", "tlsKeyFile", "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
+    "fetchOffset.retryIntervalMs", "spread",
 )  # fmt: skip
 CONNECTION_OPTIONS: Final = (*_OTHERS, *_KEYS)
 # Somebody waits for the answer: a broker that is away is told after a second, not after ten.

@@ -27,6 +27,7 @@ from penstock.spark.ranges import Range, Ranges, divide
 from penstock.spark.reading import read_ranges
 from penstock.spark.report.asking import AUDIT_TOPIC, FROM_OPTION, TO_OPTION
 from penstock.spark.source import PenstockSource
+from penstock.spark.spreading import servers_of, spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,17 +75,20 @@ class TrafficReader(PenstockReader):
         self._period = period
 
     def partitions(self) -> list[InputPartition]:
-        ranges = self._connection.call(self._plan)
-        return [InputPartition(task) for task in divide(ranges, None, None)]
+        connection = self._connection
+        ranges, named = connection.call(self._plan)
+        named = named if connection.spread else ()
+        return list(spread(divide(ranges, None, None), named, connection.servers))
 
-    def _plan(self, client: "FlightClient") -> list[Range]:
+    def _plan(self, client: "FlightClient") -> tuple[list[Range], tuple[str, ...]]:
         """The audit trail is in no list of topics; a key that may read it has to name it."""
         trail = replace(self._options, selection=Selection(topics=(AUDIT_TOPIC,)))
         try:
-            audit = plan(client, trail)
+            audit, _ = plan(client, trail)
         except (NotFound, NotAuthorized):
             audit = []
-        return [*plan(client, self._options), *audit]
+        ranges, named = plan(client, self._options)
+        return [*ranges, *audit], named
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         from penstock.spark.report.counting import range_for
@@ -92,10 +96,11 @@ class TrafficReader(PenstockReader):
         # Spark makes a partition of its own where there is none to read.
         wanted: Any = None if partition is None else partition.value
         ranges: Ranges = wanted or ()
+        connection = self._connection.at(servers_of(partition))
         for one in ranges:
             counts = range_for(one.topic, one.partition, *self._period)
             batches = read_ranges(
-                self._connection,
+                connection,
                 (one,),
                 extras=counts.extras,
                 fail_on_data_loss=self._options.fail_on_data_loss,

@@ -39,8 +39,7 @@ def read_log(
                     attempt = 0
             return
         except PASSING as error:
-            connection.drop()
-            connection.pause(attempt, error)
+            connection = connection.next(attempt, error)
             attempt += 1
 
 
