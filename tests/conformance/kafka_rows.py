@@ -80,7 +80,6 @@ NOT_ON_KAFKA: Final[Mapping[str, str]] = {
     "flymq/test_golden.py::test_the_frames_of_the_documents[TLS-pipelined-sdk]": CLUSTER,
     "flymq/test_produce.py::test_the_status_of_the_cluster": CLUSTER,
     "flymq/test_produce.py::test_the_address_that_clients_are_told": CLUSTER,
-    "flymq/test_delayed.py::test_each_message_once_across_kills": DUTY,
     "flymq/test_promises.py::test_a_clock_that_jumps": FUTURE,
     "flymq/test_promises.py::test_answers_that_grow_are_encoded_beside_the_event_loop": PARTITIONS,
     # RustLog

@@ -1,0 +1,150 @@
+"""The index of an hour that several processes append to and one of them delivers.
+
+What is delivered is known by three numbers, as marks have them (marks.py): all messages up to a place, by due
+time and then by offset, whose offset is below an end. The index gets messages in the order of their offsets.
+One whose due time is passed already is late: late ones wait apart, in that order, and are a run of their
+own, which moves the end and leaves the place; every other run is taken when no late one waits, so it moves
+the end to all that is known. Either way the three numbers stay enough.
+
+Requests to cancel are decided in their order, and a mark tells who asked. Does no I/O and knows no clock.
+Hot: compiled by mypyc.
+"""
+
+from array import array
+
+from penstock.broker.delayed.hour import MAX_OFFSET, Hour, Place, Taken
+from penstock.broker.delayed.marks import Mark
+
+
+class SharedHour(Hour):
+    def __init__(self, number: int, topic_id: int) -> None:
+        super().__init__(number, loaded=False)
+        self.topic_id = topic_id
+        # Number of the next run.
+        self.run = 0
+        # See above: below it, everything up to `taken` is delivered, or on its way.
+        self.end = 0
+        # Everything below it is in the index, or was gone before. And how many messages that are.
+        self.known_end = 0
+        self.seen = 0
+        # Requests below the first are decided, below the second a mark says so.
+        self.cancels_end = 0
+        self.cancels_marked = 0
+        self.refused: list[int] = []
+        self.ending = False
+        self._late_dues_ms = array("Q")
+        self._late_offsets = array("Q")
+
+    def begin(self, mark: Mark) -> None:
+        """Behind the last mark of all."""
+        self.run = mark.run + 1
+        self.taken = mark.place
+        self.end = mark.end
+        self.cancels_end = self.cancels_marked = mark.cancels_end
+
+    def complete(self) -> None:
+        """Everything that was there is in the index."""
+        if self.end == MAX_OFFSET:  # of a mark that does not tell
+            self.end = self.known_end
+        self.loaded = True
+
+    # --- adding -----------------------------------------------------------------------------------
+
+    def add_followed(self, due_ms: int, offset: int) -> None:
+        """Behind all that were added before."""
+        self.seen += 1
+        if offset in self.cancelled:
+            return
+        if (due_ms, offset) > self.taken:
+            self.add(due_ms, offset)
+        elif offset >= self.end:
+            self._add_late(due_ms, offset)
+
+    def _add_late(self, due_ms: int, offset: int) -> None:
+        self.pending += 1
+        self._late_dues_ms.append(due_ms)
+        self._late_offsets.append(offset)
+
+    # --- taking -----------------------------------------------------------------------------------
+
+    def is_pending(self, place: Place) -> bool:
+        return place[1] not in self.cancelled and (place > self.taken or place[1] >= self.end)
+
+    @property
+    def has_late(self) -> bool:
+        return len(self._late_offsets) > 0
+
+    def take(self, until_ms: int, most: int) -> Taken:
+        while self.has_late:
+            taken = self._take_late(most)
+            if taken.offsets:
+                return taken
+        taken = super().take(until_ms, most)
+        if taken.offsets:
+            self.end = self.known_end
+        return taken
+
+    def _take_late(self, most: int) -> Taken:
+        taken = Taken()
+        taken.late = True
+        count = min(most, len(self._late_offsets))
+        for at in range(count):
+            offset = self._late_offsets[at]
+            if offset not in self.cancelled:
+                taken.dues_ms.append(self._late_dues_ms[at])
+                taken.offsets.append(offset)
+        self.end = self._late_offsets[count - 1] + 1
+        del self._late_offsets[:count]
+        del self._late_dues_ms[:count]
+        self.pending -= len(taken.offsets)
+        return taken
+
+    def put_back(self, taken: Taken, first: int, before: Place) -> None:
+        if not taken.late:
+            late = list(zip(self._late_dues_ms, self._late_offsets, strict=True))
+            self._late_dues_ms, self._late_offsets = array("Q"), array("Q")
+            super().put_back(taken, first, before)
+            # Some of them are late no longer: the place that was reached is an earlier one now.
+            for due_ms, offset in late:
+                self.pending -= 1
+                if (due_ms, offset) > self.taken:
+                    self.add(due_ms, offset)
+                else:
+                    self._add_late(due_ms, offset)
+            return
+        self.end = taken.offsets[first]
+        self.pending += len(taken.offsets) - first
+        self._late_dues_ms = array("Q", taken.dues_ms[first:]) + self._late_dues_ms
+        self._late_offsets = array("Q", taken.offsets[first:]) + self._late_offsets
+        del taken.dues_ms[first:]
+        del taken.offsets[first:]
+
+    # --- cancelling -------------------------------------------------------------------------------
+
+    def decide(self, request: int, place: Place) -> None:
+        """A request to cancel, by its offset among them: in effect, or too late."""
+        if self.is_pending(place):
+            self.cancelled.add(place[1])
+            if place[1] < self.known_end:
+                self.pending -= 1
+        elif request >= self.cancels_end:
+            self.refused.append(request)
+        self.cancels_end = max(self.cancels_end, request + 1)
+
+    @property
+    def must_tell(self) -> bool:
+        """Whether somebody waits to hear what was decided."""
+        return self.cancels_end > self.cancels_marked
+
+    # --- marks ------------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """Of the run that was taken last, or of none."""
+        gone = self.seen - self.pending
+        return Mark(self.run, self.taken, self.end, self.cancels_end, gone, tuple(self.refused))
+
+    def marked(self, mark: Mark) -> None:
+        """It is stored."""
+        self.run = mark.run + 1
+        self.cancels_marked = mark.cancels_end
+        self.refused = [one for one in self.refused if one >= mark.cancels_end]
