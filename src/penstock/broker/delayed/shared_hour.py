@@ -31,6 +31,10 @@ class SharedHour(Hour):
         self.cancels_end = 0
         self.cancels_marked = 0
         self.refused: list[int] = []
+        # A run is taken, and some of it may be put back: whether one of its messages can still be cancelled
+        # is not known. Requests wait for that.
+        self._composing = False
+        self._undecided: list[tuple[int, Place]] = []
         self.ending = False
         self._late_dues_ms = array("Q")
         self._late_offsets = array("Q")
@@ -78,9 +82,11 @@ class SharedHour(Hour):
         while self.has_late:
             taken = self._take_late(most)
             if taken.offsets:
+                self._composing = True
                 return taken
         taken = super().take(until_ms, most)
         if taken.offsets:
+            self._composing = True
             self.end = self.known_end
         return taken
 
@@ -123,6 +129,9 @@ class SharedHour(Hour):
 
     def decide(self, request: int, place: Place) -> None:
         """A request to cancel, by its offset among them: in effect, or too late."""
+        if self._composing:
+            self._undecided.append((request, place))
+            return
         if self.is_pending(place):
             self.cancelled.add(place[1])
             if place[1] < self.known_end:
@@ -139,9 +148,14 @@ class SharedHour(Hour):
     # --- marks ------------------------------------------------------------------------------------
 
     def mark(self) -> Mark:
-        """Of the run that was taken last, or of none."""
+        """Of the run that was taken last, or of none: nothing of it is put back any more."""
         gone = self.seen - self.pending
-        return Mark(self.run, self.taken, self.end, self.cancels_end, gone, tuple(self.refused))
+        made = Mark(self.run, self.taken, self.end, self.cancels_end, gone, tuple(self.refused))
+        self._composing = False
+        undecided, self._undecided = self._undecided, []
+        for request, place in undecided:
+            self.decide(request, place)
+        return made
 
     def marked(self, mark: Mark) -> None:
         """It is stored."""
