@@ -36,6 +36,7 @@ class Tail:
         take: Callable[[BatchView], None],
         moved: Callable[[int], None],
         gone: Callable[[], None],
+        step_bytes: int = STEP_BYTES,
     ) -> None:
         self._engine = engine
         self._later = later
@@ -44,6 +45,7 @@ class Tail:
         self._take = take
         self._moved = moved
         self._gone = gone
+        self._step_bytes = step_bytes
         self.offset = offset
         self.stopped = False
         self._reading = False
@@ -61,7 +63,7 @@ class Tail:
                 self._wait()
                 return
             self._reading = True
-            read = self._engine.read(self._topic, self._partition, self.offset, STEP_BYTES)
+            read = self._engine.read(self._topic, self._partition, self.offset, self._step_bytes)
         except LogError as error:
             self._reading = False
             self._failed(error)
