@@ -1,14 +1,15 @@
-"""Two gateways of one Kafka: delayed messages and the cache of Felix, taken by one and seen by the other."""
+"""Two gateways of one Kafka: delayed messages and the cache of Felix, at one and seen by the other."""
 
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from conformance.blipmq.peer import until
 from conformance.felix.kit import OK, SETTINGS, reply
 from conformance.flymq.peer import OK as CANCELLED
-from conformance.flymq.peer import FlyMQPeer, blob, frame, placed, text
+from conformance.flymq.peer import FlyMQPeer, frame, placed, text
 from conformance.flymq.test_delayed import delayed, everything
 from conformance.quic import Wire
 from kit.http_caller import with_key
@@ -18,6 +19,7 @@ from sessions.felix.peer import b64, message
 
 from penstock.broker.cache import marking
 from penstock.broker.cache.marking import Stored
+from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delayed.sharing import SHARES, SharedHours
 
 HOUR_MS = 3_600_000
@@ -68,8 +70,12 @@ def test_messages_of_both_come_once(peers: list[FlyMQPeer], named: Callable[[str
     for peer in peers:
         assert all(peer.hear().opcode == 0x30 for _ in range(len(sent) // 2))
     for peer in peers:
-        until(lambda peer=peer: len(everything(peer, topic)) >= len(sent), "all of them")
+        until(partial(arrived, peer, topic, len(sent)), "all of them")
         assert sorted(everything(peer, topic)) == sorted(sent)
+
+
+def arrived(peer: FlyMQPeer, topic: str, count: int) -> bool:
+    return len(everything(peer, topic)) >= count
 
 
 def test_ids_name_the_same_message_at_both(
@@ -84,13 +90,12 @@ def test_ids_name_the_same_message_at_both(
     listed = {}
     for server in servers:
         shown = with_key(server)("GET", f"delayed?topic={topic}&limit=1000").json
-        found = {one["id"]: one["value"] for one in shown["messages"]}
-        listed[server] = found
+        listed[server] = {one["id"]: one["value"] for one in shown["messages"]}
         assert shown["pending"] >= 400
     first, second = listed.values()
     assert first == second and len(first) == 400
-    for number, some in enumerate(ids):
-        for at, one in enumerate(some):
+    for number, found in enumerate(ids):
+        for at, one in enumerate(found):
             assert first[f"delayed-{one}"] == b64(b"%d-%d" % (number, at))
     for peer, others in zip(peers, reversed(ids), strict=True):
         request = text(f"delayed-{others[17]}")
@@ -126,11 +131,12 @@ def test_what_is_pending_is_counted_over_both(
     before = servers[0].call(lambda: counts[0].pending)
     for hour in range(2, 6):
         peers[hour % 2].want(0x30, delayed(topic, b"later", hour * HOUR_MS))
-    for server, count in zip(servers, counts, strict=True):
-        until(
-            lambda server=server, count=count: server.call(lambda: count.pending) >= before + 4,
-            "all of them",
-        )
+    for server, delayed_there in zip(servers, counts, strict=True):
+        until(partial(counted, server, delayed_there, before + 4), "all of them")
+
+
+def counted(server: LiveServer, messages: DelayedMessages, count: int) -> bool:
+    return server.call(lambda: messages.pending) >= count
 
 
 # --- the cache of Felix ---------------------------------------------------------------------------
@@ -223,8 +229,8 @@ def test_a_mark_behind_a_put_that_it_does_not_know(
         made.followed(0, Stored(name, b"other", None))
 
     servers[0].call(mark_and_put)
-    for place in (here, there):
-        until(lambda place=place: get(place, key) == b64(b"other"), "the value that was put")
+    until(lambda: get(here, key) == b64(b"other"), "the value that was put")
+    until(lambda: get(there, key) == b64(b"other"), "the value that was put")
 
 
 def names_of(server: LiveServer) -> list[tuple[str, str]]:

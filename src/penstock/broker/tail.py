@@ -1,5 +1,5 @@
-"""Follows one partition that other processes write to as well: all its records from some offset on, in order,
-and what comes from now on.
+"""Follows one partition that other processes write to as well: all its records from some offset on, in
+order, and what comes from now on.
 
 One read at a time, each in a turn of its own. Errors are tried again; the end of the topic is the end.
 Hot: compiled by mypyc.

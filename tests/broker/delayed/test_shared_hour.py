@@ -1,5 +1,5 @@
-"""The index of an hour that several processes append to: late messages, cancels, and what marks tell the next
-one who delivers it."""
+"""The index of an hour that several processes append to: late messages, cancels, and what marks tell the
+next one who delivers it."""
 
 from random import Random
 
@@ -113,7 +113,7 @@ def test_a_mark_of_one_process_alone() -> None:
 
 
 class Model:
-    """Messages, requests and marks of an hour, and holders that come, go, and believe what is no longer so."""
+    """Messages, requests and marks of an hour, and holders that come, go, and believe what is not so."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -138,12 +138,16 @@ class Model:
 
     def catch_up(self, hour: SharedHour) -> None:
         """As far as it happens to follow; requests and messages by themselves."""
-        requests = self._random.randint(min(hour.cancels_end, len(self.requests)), len(self.requests))
+        requests = self._random.randint(
+            min(hour.cancels_end, len(self.requests)), len(self.requests)
+        )
         first = 0 if not hour.loaded else hour.cancels_end
         for at in range(first, len(self.requests) if not hour.loaded else requests):
             hour.decide(at, self.requests[at])
-        end = len(self.dues_ms) if not hour.loaded else self._random.randint(
-            hour.known_end, len(self.dues_ms)
+        end = (
+            len(self.dues_ms)
+            if not hour.loaded
+            else self._random.randint(hour.known_end, len(self.dues_ms))
         )
         follow(hour, self.dues_ms[hour.known_end : end])
 
@@ -185,7 +189,10 @@ class Model:
         self.now_ms += 1_000
         hour = self.holders[0]
         for _ in range(10 * STEPS):
-            if len(self.delivered) + len(self.cancelled()) == len(self.dues_ms) and not hour.must_tell:
+            if (
+                len(self.delivered) + len(self.cancelled()) == len(self.dues_ms)
+                and not hour.must_tell
+            ):
                 return
             self.deliver(0)
             hour = self.holders[0]

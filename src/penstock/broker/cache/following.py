@@ -1,5 +1,5 @@
-"""Follows the topic of a cache that several processes share: every record of it, in the order of the log, so
-that the last one to write a name wins everywhere alike.
+"""Follows the topic of a cache that several processes share: every record of it, in the order of the log,
+so that the last one to write a name wins everywhere alike.
 
 A put of this process is in its memory when it is durable, mostly a moment before it comes along here: until
 then its offset is remembered, and what stands before it is passed over.

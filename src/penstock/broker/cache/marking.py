@@ -1,10 +1,10 @@
 """Deletion marks in the topic of a cache that several processes share: for values that have expired or were
 evicted, so that the topic does not keep them for ever.
 
-One process writes them (`Engine.share_duty`), some time after a value went. Another process may put the name
-anew at that very moment, and its record may come to stand before the mark. So what comes of the names of a
-mark on its way is noted, and when the mark stands behind a put that it does not know, that value is written
-again behind it, and watched in the same way.
+One process writes them (`Engine.share_duty`), some time after a value went. Another process may put the
+name anew at that very moment, and its record may come to stand before the mark. So what comes of the names
+of a mark on its way is noted, and when the mark stands behind a put that it does not know, that value is
+written again behind it, and watched in the same way.
 """
 
 from collections import deque

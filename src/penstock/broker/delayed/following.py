@@ -23,8 +23,8 @@ RETRY_S: Final = 1.0
 
 
 class Following:
-    """`news` is called when there may be something to do: the hour is loaded, messages or requests have come.
-    `gone` when its topic is."""
+    """`news` is called when there may be something to do: the hour is loaded, messages or requests have
+    come. `gone` when its topic is."""
 
     def __init__(
         self,

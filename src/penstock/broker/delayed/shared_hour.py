@@ -1,10 +1,10 @@
 """The index of an hour that several processes append to and one of them delivers.
 
-What is delivered is known by three numbers, as marks have them (marks.py): all messages up to a place, by due
-time and then by offset, whose offset is below an end. The index gets messages in the order of their offsets.
-One whose due time is passed already is late: late ones wait apart, in that order, and are a run of their
-own, which moves the end and leaves the place; every other run is taken when no late one waits, so it moves
-the end to all that is known. Either way the three numbers stay enough.
+What is delivered is known by three numbers, as marks have them (marks.py): all messages up to a place, by
+due time and then by offset, whose offset is below an end. The index gets messages in the order of their
+offsets. One whose due time is passed already is late: late ones wait apart, in that order, and are a run of
+their own, which moves the end and leaves the place; every other run is taken when no late one waits, so it
+moves the end to all that is known. Either way the three numbers stay enough.
 
 Requests to cancel are decided in their order, and a mark tells who asked. Does no I/O and knows no clock.
 Hot: compiled by mypyc.

@@ -1,14 +1,14 @@
 """Delayed messages where several processes serve the log: any of them takes one, and they divide the hours.
 
-A message is acknowledged when it is durable in the topic of its hour, wherever it came in. The process that
-has the share of the hour (`Engine.share_duty`) follows the topic (following.py), has the index and delivers.
-The share of an hour is its number modulo SHARES: an hour is one topic with one chain of marks already, so
-nothing has to be divided further, and hours that follow each other mostly belong to different processes.
+A message is acknowledged when it is durable in the topic of its hour, wherever it came in. The process
+that has the share of the hour (`Engine.share_duty`) follows the topic (following.py), has the index and
+delivers. The share of an hour is its number modulo SHARES: an hour is one topic with one chain of marks
+already, so nothing has to be divided further, and the hours of a day belong to all processes.
 
 Runs are numbered within the hour, and a transaction under the number of a run is committed once, whoever
-tries. Each run is made from the state behind the run before it: a process that was paused, and does not know
-that another one has gone on, is refused by that number, reads the marks and begins anew. So who has a share
-need not be certain; it only says who does the work.
+tries. Each run is made from the state behind the run before it: a process that was paused, and does not
+know that another one has gone on, is refused by that number, reads the marks and begins anew. So who has a
+share need not be certain; it only says who does the work.
 
 An hour is deleted long after its end (DELETED_AFTER_MS). An append that completes late (ACKNOWLEDGED_MS) is
 not acknowledged, so nothing that was acknowledged can come into a topic that is about to go.
