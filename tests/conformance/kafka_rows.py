@@ -20,10 +20,6 @@ FILES: Final = "looks into files of the embedded engine: here they are Kafka's"
 CLUSTER: Final = (
     "the answer names the gateways and brokers of Kafka, as it should, and not one server alone"
 )
-DUTY: Final = (
-    "for ten seconds after a gateway was killed, its duty for delayed messages is nobody's, and they are "
-    "refused with that reason"
-)
 FUTURE: Final = "Kafka refuses records whose time is more than an hour ahead of its own clock"
 PARTITIONS: Final = (
     "a topic of two thousand partitions keeps one small broker busy for longer than a request waits"

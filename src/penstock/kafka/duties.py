@@ -72,11 +72,16 @@ class Duties:
     ) -> None:
         self._duties[name] = _Duty(shares, gained, lost)
 
-    def look(self, online: frozenset[str]) -> None:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._duties)
+
+    def look(self) -> None:
         """Takes what this gateway is to have, and hands over what it is not."""
-        if self._gateways.id not in online:
-            return  # its own beats do not arrive: others will take what it has
         for name, duty in list(self._duties.items()):
+            online = self._gateways.taking(name)
+            if self._gateways.id not in online:
+                continue  # its own beats do not arrive: others will take what it has
             try:
                 self._look(name, duty, online)
             except PenstockError as error:

@@ -180,7 +180,8 @@ class KafkaEngine:
     # --- the cluster -----------------------------------------------------------------------------
 
     def announce(self, address: str, flight: str) -> None:
-        self.gateways.announce(Beat(address, flight, __version__, clock_us()))
+        duties = self._duties.names
+        self.gateways.announce(Beat(address, flight, __version__, clock_us(), duties))
         self._duties.wait_until_known(DUTIES_S)
 
     def cluster(self) -> ClusterView:

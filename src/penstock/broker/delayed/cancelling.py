@@ -69,7 +69,7 @@ class Request:
     def _take(self, view: BatchView) -> None:
         for row in range(view.first_row, view.last_row):
             mark = decode_mark(view.value(row))
-            if mark.cancels_end > self._offset:
+            if mark is not None and mark.cancels_end > self._offset:
                 self._settle(self._offset not in mark.refused, None)
                 return
 

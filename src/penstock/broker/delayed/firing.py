@@ -160,8 +160,10 @@ class Firing:
     def _write(self, hour: Hour, taken: Taken, reading: Reading, attempts: int) -> None:
         if reading.missing:
             text = f"{reading.missing} messages of {hour.name} cannot be read"
-            if attempts:
-                self._try_again(hour, text, partial(self._read, hour, taken, attempts))
+            # Kafka that is away comes back; a disk that cannot be read mostly does not.
+            away = reading.unreachable and self._messages.shared is not None
+            if attempts or away:
+                self._try_again(hour, text, partial(self._read, hour, taken, max(attempts, 1)))
                 return
             logger.error("%s: they are not delivered", text)
         by_topic: dict[bytes, list[bytes]] = {}

@@ -47,9 +47,12 @@ class Mark(NamedTuple):
 NO_MARK: Final = Mark(-1, (-1, -1), 0, 0, 0)
 
 
-def decode_mark(value: bytes) -> Mark:
-    if len(value) == PLACE.size:  # of a version where one process wrote all of the hour
+def decode_mark(value: bytes) -> Mark | None:
+    """None for what is no mark: somebody else wrote it."""
+    if len(value) == PLACE.size:  # of an hour that one process wrote alone
         return Mark(-1, PLACE.unpack(value), MAX_OFFSET, 0, 0)
+    if len(value) < _HEAD.size:
+        return None
     run, due_ms, offset, end, cancels_end, gone = _HEAD.unpack_from(value)
     count = (len(value) - _HEAD.size) // _NUMBER_BYTES
     refused = Struct(f"<{count}q").unpack_from(value, _HEAD.size)
@@ -99,7 +102,7 @@ class _LastMark:
     def _took(self, offset: int, read: ReadResult) -> None:
         for view in read.views:
             for row in range(view.first_row, view.last_row):
-                self._found = decode_mark(view.value(row))
+                self._found = decode_mark(view.value(row)) or self._found
         self._read(max(read.next_offset, offset + 1))
 
     def _end_of_marks(self) -> None:

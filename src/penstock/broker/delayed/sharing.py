@@ -155,7 +155,7 @@ class SharedHours:
             if ends.error is None and known and ends.result()[1] <= hour.known_end:
                 self.drop(hour.number)
                 self._gone.pop(hour.number, None)
-                self._engine.delete_topic(hour.name)
+                self._engine.delete_topic(hour.name).on_done(lambda _: self._seen(hour.name))
 
         try:
             self._engine.fresh_offsets(hour.name, MESSAGES).on_done(told)
