@@ -1,5 +1,6 @@
 """Two gateways of one Kafka: delayed messages and the cache of Felix, at one and seen by the other."""
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +20,8 @@ from sessions.felix.peer import b64, message
 
 from penstock.broker.cache import marking
 from penstock.broker.cache.marking import Stored
+from penstock.broker.delayed import sharing
+from penstock.broker.delayed.hour import hour_name
 from penstock.broker.delayed.messages import DelayedMessages
 from penstock.broker.delayed.sharing import SHARES, SharedHours
 
@@ -137,6 +140,31 @@ def test_what_is_pending_is_counted_over_both(
 
 def counted(server: LiveServer, messages: DelayedMessages, count: int) -> bool:
     return server.call(lambda: messages.pending) >= count
+
+
+def test_an_hour_that_is_over_goes_and_may_begin_anew(
+    peers: list[FlyMQPeer],
+    servers: list[LiveServer],
+    named: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = named("over")
+    for number, peer in enumerate(peers):
+        peer.want(0x30, delayed(topic, b"%d" % number, 1))
+    until(partial(arrived, peers[0], topic, 2), "both")
+    hour = hour_name(int(time.time()) * 1000 // HOUR_MS)
+    with monkeypatch.context() as patched:
+        patched.setattr(sharing, "DELETED_AFTER_MS", -HOUR_MS)
+        for server in servers:
+            until(partial(is_gone, server, hour), "that the hour is gone")
+    for number, peer in enumerate(peers):
+        peer.want(0x30, delayed(topic, b"again %d" % number, 1))
+    until(partial(arrived, peers[0], topic, 4), "all of them")
+    assert sorted(everything(peers[0], topic)) == [b"0", b"1", b"again 0", b"again 1"]
+
+
+def is_gone(server: LiveServer, hour: str) -> bool:
+    return server.call(lambda: server.server.broker.engine.topic(hour)) is None
 
 
 # --- the cache of Felix ---------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Tail:
         self._later(RETRY_S, self.go_on)
 
     def stop(self) -> None:
+        """Also where it does not wait just now: the engine follows what was once watched."""
         if not self.stopped:
             self.stopped = True
-            if self._watching:
-                self._engine.unwatch(self._topic, self._partition, self._awake)
+            self._engine.unwatch(self._topic, self._partition, self._awake)

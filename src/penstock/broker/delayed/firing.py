@@ -140,6 +140,7 @@ class Firing:
             taken = hour.take(until_ms, FIRED_AT_ONCE)
             if taken.offsets or hour.must_tell:
                 shared.fires(hour)
+                hour.running = True
                 self._begin(hour, taken)
                 return
             shared.end(hour, now_ms)
@@ -240,6 +241,7 @@ class Firing:
             hour.marks += 1
             self.delivered += count
         elif by_this:
+            hour.running = False
             hour.marked(mark)
             self.delivered += count
         else:

@@ -35,6 +35,8 @@ class SharedHour(Hour):
         # is not known. Requests wait for that.
         self._composing = False
         self._undecided: list[tuple[int, Place]] = []
+        # A run of it is on its way; and whether it is being looked at for its end.
+        self.running = False
         self.ending = False
         self._late_dues_ms = array("Q")
         self._late_offsets = array("Q")

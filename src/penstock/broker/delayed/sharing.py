@@ -145,13 +145,13 @@ class SharedHours:
 
     def end(self, hour: SharedHour, now_ms: int) -> None:
         """Deletes it when it is long over and nothing is left in it."""
-        if hour.ending or hour.pending or now_ms < hour.end_ms + DELETED_AFTER_MS:
+        if hour.ending or not _is_done(hour) or now_ms < hour.end_ms + DELETED_AFTER_MS:
             return
         hour.ending = True
 
         def told(ends: Pending[tuple[int, int]]) -> None:
             hour.ending = False
-            known = self._messages.by_number.get(hour.number) is hour and not hour.pending
+            known = self._messages.by_number.get(hour.number) is hour and _is_done(hour)
             if ends.error is None and known and ends.result()[1] <= hour.known_end:
                 self.drop(hour.number)
                 self._gone.pop(hour.number, None)
@@ -207,3 +207,8 @@ class SharedHours:
                 self._gone[number] = (mark.result().gone, end)
 
         found.on_done(noted)
+
+
+def _is_done(hour: SharedHour) -> bool:
+    """Whether all that is known of it is delivered for sure."""
+    return not hour.pending and not hour.running and not hour.must_tell
