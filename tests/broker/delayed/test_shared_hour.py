@@ -40,7 +40,7 @@ def test_a_late_one_comes_with_the_next_run_and_once() -> None:
     assert run(hour, 40) == [0, 1]
     follow(hour, [20, 60, 30])
     assert hour.pending == 4
-    assert run(hour, 40) == [3] and run(hour, 40) == [5], "late ones are a run of their own"
+    assert run(hour, 40) == [3, 5], "late ones come first"
     again = hour_of([10, 30, 50, 20, 60, 30], hour.mark())
     assert again.pending == 2 and run(again, 100) == [2, 4]
 
@@ -51,7 +51,7 @@ def test_a_part_of_the_late_ones() -> None:
     follow(hour, [1, 2, 3, 200])
     assert run(hour, 300, 2) == [1, 2]
     again = hour_of([100, 1, 2, 3, 200], hour.mark())
-    assert run(again, 300) == [3] and run(again, 300) == [4]
+    assert run(again, 300) == [3, 4]
 
 
 def test_what_came_during_a_run_that_was_cut_short() -> None:
@@ -62,8 +62,7 @@ def test_what_came_during_a_run_that_was_cut_short() -> None:
     hour.put_back(taken, 1, taken.last(1))
     hour.marked(hour.mark())
     assert hour.mark().place == (10, 0) and hour.pending == 5
-    assert run(hour, 30) == [5]
-    assert run(hour, 30) == [3, 1, 4, 2]
+    assert run(hour, 30) == [5, 3, 1, 4, 2]
 
 
 def test_a_late_run_that_was_cut_short() -> None:
@@ -76,6 +75,23 @@ def test_a_late_run_that_was_cut_short() -> None:
     follow(hour, [4])
     again = hour_of([100, 1, 2, 3, 4], hour.mark())
     assert run(hour, 100) == run(again, 100) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_a_run_of_both_kinds_that_was_cut_short(cut: int) -> None:
+    hour = hour_of([100])
+    run(hour, 100)
+    dues_ms = [1, 2, 110, 120, 130]
+    follow(hour, dues_ms)
+    taken = hour.take(200, 10)
+    assert taken.offsets == [1, 2, 3, 4, 5]
+    follow(hour, [50, 115, 125])
+    hour.put_back(taken, cut, taken.last(cut))
+    hour.marked(hour.mark())
+    again = hour_of([100, *dues_ms, 50, 115, 125], hour.mark())
+    left = run(hour, 200)
+    assert left == run(again, 200) and hour.pending == again.pending == 0
+    assert sorted([*taken.offsets, *left]) == list(range(1, 9))
 
 
 def test_cancels_are_decided_in_their_order() -> None:
@@ -109,7 +125,7 @@ def test_a_mark_of_one_process_alone() -> None:
     hour = hour_of([10, 20, 30], mark)
     assert hour.pending == 1
     follow(hour, [5])
-    assert run(hour, 100) == [3] and run(hour, 100) == [2]
+    assert run(hour, 100) == [3, 2]
 
 
 class Model:
@@ -168,12 +184,13 @@ class Model:
     def deliver(self, at: int) -> None:
         hour = self.holders[at]
         self.catch_up(hour)
-        taken = hour.take(self.now_ms, self._random.randint(1, 4))
+        taken = hour.take(self.now_ms, self._random.randint(1, 6))
         if not taken.offsets and not hour.must_tell:
             return
         if len(taken.offsets) > 1 and self._random.randint(0, 3) == 0:
             self.catch_up(hour)
-            hour.put_back(taken, 1, taken.last(1))
+            cut = self._random.randint(1, len(taken.offsets) - 1)
+            hour.put_back(taken, cut, taken.last(cut))
         self.commit(at, hour, taken)
 
     def commit(self, at: int, hour: SharedHour, taken: Taken) -> None:

@@ -44,8 +44,9 @@ class Taken:
     def __init__(self) -> None:
         self.dues_ms: list[int] = []
         self.offsets: list[int] = []
-        # Whether they came behind the place that was reached already: shared_hour.py.
-        self.late = False
+        # So many of them, the first ones, came behind the place that was reached already: shared_hour.py.
+        self.late = 0
+        self.before: Place = (-1, -1)
 
     def last(self, count: int) -> Place:
         """The place of the last one of the first `count`."""

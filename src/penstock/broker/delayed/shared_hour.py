@@ -2,9 +2,9 @@
 
 What is delivered is known by three numbers, as marks have them (marks.py): all messages up to a place, by
 due time and then by offset, whose offset is below an end. The index gets messages in the order of their
-offsets. One whose due time is passed already is late: late ones wait apart, in that order, and are a run of
-their own, which moves the end and leaves the place; every other run is taken when no late one waits, so it
-moves the end to all that is known. Either way the three numbers stay enough.
+offsets. One whose due time is passed already is late: late ones wait apart, in that order, and every run
+begins with them. If it takes all of them, it moves the end to all that is known, and may move the place; if
+it takes some, it leaves the place and moves the end behind these. Either way the three numbers stay enough.
 
 Requests to cancel are decided in their order, and a mark tells who asked. Does no I/O and knows no clock.
 Hot: compiled by mypyc.
@@ -81,21 +81,23 @@ class SharedHour(Hour):
         return len(self._late_offsets) > 0
 
     def take(self, until_ms: int, most: int) -> Taken:
-        while self.has_late:
-            taken = self._take_late(most)
+        before = self.taken
+        taken = self._take_late(most)
+        if not self.has_late and len(taken.offsets) < most:
+            due = super().take(until_ms, most - len(taken.offsets))
+            taken.dues_ms += due.dues_ms
+            taken.offsets += due.offsets
             if taken.offsets:
-                self._composing = True
-                return taken
-        taken = super().take(until_ms, most)
-        if taken.offsets:
-            self._composing = True
-            self.end = self.known_end
+                self.end = self.known_end
+        taken.before = before
+        self._composing = len(taken.offsets) > 0
         return taken
 
     def _take_late(self, most: int) -> Taken:
         taken = Taken()
-        taken.late = True
         count = min(most, len(self._late_offsets))
+        if count == 0:
+            return taken
         for at in range(count):
             offset = self._late_offsets[at]
             if offset not in self.cancelled:
@@ -104,28 +106,31 @@ class SharedHour(Hour):
         self.end = self._late_offsets[count - 1] + 1
         del self._late_offsets[:count]
         del self._late_dues_ms[:count]
-        self.pending -= len(taken.offsets)
+        taken.late = len(taken.offsets)
+        self.pending -= taken.late
         return taken
 
     def put_back(self, taken: Taken, first: int, before: Place) -> None:
-        if not taken.late:
-            late = list(zip(self._late_dues_ms, self._late_offsets, strict=True))
-            self._late_dues_ms, self._late_offsets = array("Q"), array("Q")
-            super().put_back(taken, first, before)
-            # Some of them are late no longer: the place that was reached is an earlier one now.
-            for due_ms, offset in late:
-                self.pending -= 1
-                if (due_ms, offset) > self.taken:
-                    self.add(due_ms, offset)
-                else:
-                    self._add_late(due_ms, offset)
-            return
-        self.end = taken.offsets[first]
-        self.pending += len(taken.offsets) - first
-        self._late_dues_ms = array("Q", taken.dues_ms[first:]) + self._late_dues_ms
-        self._late_offsets = array("Q", taken.offsets[first:]) + self._late_offsets
+        """`before` is known better here: late ones do not count."""
+        came_dues_ms, came_offsets = self._late_dues_ms, self._late_offsets
+        self._late_dues_ms, self._late_offsets = array("Q"), array("Q")
+        self.pending -= len(came_offsets)
+        late, due = taken.late, max(first, taken.late)
+        place = taken.last(due) if due > late else taken.before
+        if first < late:
+            self.end = taken.offsets[first]
+        late_again = list(zip(taken.dues_ms[first:late], taken.offsets[first:late], strict=True))
+        super().put_back(taken, due, place)
         del taken.dues_ms[first:]
         del taken.offsets[first:]
+        for due_ms, offset in late_again:
+            self._add_late(due_ms, offset)
+        # What came meanwhile was late for the whole run, and may be late no longer.
+        for due_ms, offset in zip(came_dues_ms, came_offsets, strict=True):
+            if (due_ms, offset) > self.taken:
+                self.add(due_ms, offset)
+            else:
+                self._add_late(due_ms, offset)
 
     # --- cancelling -------------------------------------------------------------------------------
 
