@@ -288,6 +288,7 @@ class DelayedMessages:
         self.by_number.pop(number, None)
         for _, gathered in self._unfollowed.pop(number, ()):
             self._unsettled.pop(gathered, None)
+        self._firing.arm()  # what waited for these
 
     # --- cancelling --------------------------------------------------------------------------------
 
