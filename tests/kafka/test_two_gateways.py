@@ -89,11 +89,7 @@ def test_ids_name_the_same_message_at_both(
         some = [delayed(topic, b"%d-%d" % (number, at), HOUR_MS) for at in range(200)]
         peer.send(b"".join(frame(0x30, one) for one in some))
     ids = [[placed(peer.hear().payload)[1] for _ in range(200)] for peer in peers]
-    listed = {}
-    for server in servers:
-        shown = with_key(server)("GET", f"delayed?topic={topic}&limit=1000").json
-        listed[server] = {one["id"]: one["value"] for one in shown["messages"]}
-    first, second = listed.values()
+    first, second = (listed(server, topic) for server in servers)
     assert first == second and len(first) == 400
     for number, found in enumerate(ids):
         for at, one in enumerate(found):
@@ -103,8 +99,20 @@ def test_ids_name_the_same_message_at_both(
         assert peer.want(0x31, request) == CANCELLED
         assert peer.want(0x31, request)[:1] == b"\x00", "it is cancelled once"
     for server in servers:
-        shown = with_key(server)("GET", f"delayed?topic={topic}&limit=1000").json
-        assert len(shown["messages"]) == 398
+        assert len(listed(server, topic)) == 398
+
+
+def listed(server: LiveServer, topic: str | None = None) -> dict[str, str]:
+    """Values by their ids, page by page."""
+    found: dict[str, str] = {}
+    query = "limit=1000" + ("" if topic is None else f"&topic={topic}")
+    after = ""
+    while True:
+        shown = with_key(server)("GET", f"delayed?{query}{after}").json
+        found.update({one["id"]: one["value"] for one in shown["messages"]})
+        if "next" not in shown:
+            return found
+        after = f"&after={shown['next']}"
 
 
 def test_it_is_cancelled_or_comes(peers: list[FlyMQPeer], named: Callable[[str], str]) -> None:
@@ -131,8 +139,7 @@ def test_what_is_pending_is_counted_over_both(
     for hour in range(2, 6):
         peers[hour % 2].want(0x30, delayed(topic, b"later", hour * HOUR_MS))
     for server in servers:
-        shown = with_key(server)("GET", "delayed?limit=1000").json
-        until(partial(counted, server, len(shown["messages"])), "all of them")
+        until(partial(counted, server, len(listed(server))), "all of them")
 
 
 def counted(server: LiveServer, count: int) -> bool:
