@@ -20,10 +20,6 @@ FILES: Final = "looks into files of the embedded engine: here they are Kafka's"
 CLUSTER: Final = (
     "the answer names the gateways and brokers of Kafka, as it should, and not one server alone"
 )
-DUTY: Final = (
-    "for ten seconds after a gateway was killed, its duty for delayed messages is nobody's, and they are "
-    "refused with that reason"
-)
 FUTURE: Final = "Kafka refuses records whose time is more than an hour ahead of its own clock"
 PARTITIONS: Final = (
     "a topic of two thousand partitions keeps one small broker busy for longer than a request waits"
@@ -80,7 +76,6 @@ NOT_ON_KAFKA: Final[Mapping[str, str]] = {
     "flymq/test_golden.py::test_the_frames_of_the_documents[TLS-pipelined-sdk]": CLUSTER,
     "flymq/test_produce.py::test_the_status_of_the_cluster": CLUSTER,
     "flymq/test_produce.py::test_the_address_that_clients_are_told": CLUSTER,
-    "flymq/test_delayed.py::test_each_message_once_across_kills": DUTY,
     "flymq/test_promises.py::test_a_clock_that_jumps": FUTURE,
     "flymq/test_promises.py::test_answers_that_grow_are_encoded_beside_the_event_loop": PARTITIONS,
     # RustLog

@@ -448,6 +448,33 @@ def test_the_cluster_names_this_process(engine: Engine) -> None:
     assert view.engine in ("embedded", "kafka") and view.trouble == ""
 
 
+def test_a_transaction_of_a_name_is_committed_once(
+    engine: Engine, topic: str, named: Named
+) -> None:
+    """Whatever the second one would write, and it is told."""
+    name = named("run")
+    for value, first in ((b"first", True), (b"second", False)):
+        targets = [(topic, 0, encode_values([value], NOW_US))]
+        assert engine.transactions.commit_at_once(name, targets) is first
+    assert values_of(engine, topic) == [b"first"]
+
+
+def test_a_duty_belongs_to_who_is_alone(engine: Engine, named: Named) -> None:
+    """All its shares; a gateway that takes no share of it is none."""
+    gained: set[int] = set()
+    all_there = threading.Event()
+
+    def gain(share: int) -> None:
+        gained.add(share)
+        if gained == {0, 1, 2}:
+            all_there.set()
+
+    engine.share_duty(named("duty"), 3, gain, gained.discard)
+    if engine.shared:
+        cast("OnLoop", engine).behind.announce("127.0.0.1:1", "")
+    assert all_there.wait(WAIT_S) and gained == {0, 1, 2}
+
+
 @pytest.fixture(params=["embedded", "kafka"])
 def small_page(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -117,6 +117,7 @@ class KafkaEngine:
         self.run_us = steady_clock_us()
         self.run_base_us: int | None = None
         self.can_encrypt = False
+        self.shared = True
         self.lost: str | None = None
         self._undurable = UndurableBytes(options.undurable_bytes)
         self._counters = Counters()
@@ -185,7 +186,8 @@ class KafkaEngine:
     # --- the cluster -----------------------------------------------------------------------------
 
     def announce(self, address: str, flight: str) -> None:
-        self.gateways.announce(Beat(address, flight, __version__, clock_us()))
+        duties = self._duties.names
+        self.gateways.announce(Beat(address, flight, __version__, clock_us(), duties))
         self._duties.wait_until_known(DUTIES_S)
 
     def cluster(self) -> ClusterView:
@@ -200,8 +202,10 @@ class KafkaEngine:
         trouble = self.metadata.trouble or ""
         return ClusterView("kafka", self._cluster.id, self.gateways.id, tuple(nodes), trouble)
 
-    def take_duty(self, name: str, gained: Callable[[], None], lost: Callable[[str], None]) -> None:
-        self._duties.take(name, gained, lost)
+    def share_duty(
+        self, name: str, shares: int, gained: Callable[[int], None], lost: Callable[[int], None]
+    ) -> None:
+        self._duties.share(name, shares, gained, lost)
 
     def replicas(self, topic: str) -> list[tuple[list[str], list[str]]]:
         found = self.topics_known.get(topic)

@@ -4,8 +4,9 @@ A beat is a message of the compacted topic `_penstock.gateways` under the id of 
 stops takes its own away. Nothing else depends on beats: who has decided or fenced something, Kafka knows.
 
     key     id of the gateway
-    value   JSON: address for clients, address of Arrow Flight, version, start in microseconds, and which
-            loopback interface is its own: addresses there mean another server on another machine
+    value   JSON: address for clients, address of Arrow Flight, version, start in microseconds, which
+            loopback interface is its own (addresses there mean another server on another machine), and
+            the names of the duties that it takes shares of
 """
 
 import logging
@@ -46,6 +47,7 @@ class Beat(msgspec.Struct, frozen=True, gc=False):
     version: str
     started_us: int
     loopback: str = ""
+    duties: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Gateways:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # Called after each look, once all beats that were there at the start are known.
-        self.listened: Callable[[frozenset[str]], None] = lambda online: None
+        self.listened: Callable[[], None] = lambda: None
         self._loaded = False
 
     def announce(self, beat: Beat) -> None:
@@ -118,6 +120,16 @@ class Gateways:
         if self._own is not None:
             found[self.id] = self._own
         return [Gateway(name, beat) for name, beat in sorted(found.items())]
+
+    def taking(self, duty: str) -> frozenset[str]:
+        """Ids of those that were heard lately and take shares of a duty."""
+        since_s = self._clock_s() - SILENT_S
+        with self._lock:
+            return frozenset(
+                name
+                for name, (beat, at_s) in self._seen.items()
+                if at_s >= since_s and duty in beat.duties
+            )
 
     # --- beats ------------------------------------------------------------------------------------
 
@@ -161,7 +173,7 @@ class Gateways:
         if now != self._online:
             self._tell(now)
         if self._loaded:
-            self.listened(now)
+            self.listened()
 
     def _tell(self, now: frozenset[str]) -> None:
         for name in sorted((now ^ self._online) - {self.id}):

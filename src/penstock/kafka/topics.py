@@ -48,6 +48,10 @@ DELETED_KEPT: Final = 1_000
 # How often and how soon a topic that was just made is looked for: ten seconds in all.
 DESCRIBE_TRIES: Final = 200
 DESCRIBE_PAUSE_S: Final = 0.05
+# Records of the server's own topics may have times that are to come, such as when a message is due. Kafka
+# takes no more than an hour by default; a Kafka before 3.6 takes any time, and does not know the setting.
+OWN_TOPICS: Final = "_"
+ANY_TIME: Final = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +154,9 @@ class KafkaTopics:
 
     def _take(self, look: Look, began: int) -> None:
         if began != self.changes:
-            return  # something of this gateway was made or deleted meanwhile; the next look has it
+            # Something of this gateway was made or deleted meanwhile: another look has it.
+            self.look_soon()
+            return
         self.ends_found(*look.ends)
         for kafka_name in look.counts:
             name = from_kafka(kafka_name)
@@ -279,7 +285,7 @@ class KafkaTopics:
     def _make(self, topic: Topic) -> Seen:
         info = topic.info
         try:
-            self._cluster.create(topic.kafka_name, info.partitions, topic.configuration)
+            self._create(topic)
         except KafkaRefused as error:
             if error.code == KafkaError.TOPIC_ALREADY_EXISTS:
                 return self._seen(topic.kafka_name)  # another gateway was first
@@ -291,6 +297,17 @@ class KafkaTopics:
         own = own_part(info.settings, found.id, info.created_us)
         self._metadata.change([self._own.put(info.name, own)]).result()
         return found
+
+    def _create(self, topic: Topic) -> None:
+        configuration, partitions = topic.configuration, topic.info.partitions
+        if topic.kafka_name.startswith(OWN_TOPICS):
+            try:
+                self._cluster.create(topic.kafka_name, partitions, {**configuration, **ANY_TIME})
+                return
+            except KafkaRefused as error:
+                if error.code != KafkaError.INVALID_CONFIG:
+                    raise
+        self._cluster.create(topic.kafka_name, partitions, configuration)
 
     def _seen(self, kafka_name: str) -> Seen:
         """A topic that was just made. Not every broker knows it at once. Raises KafkaTrouble."""

@@ -49,8 +49,11 @@ class Alone:
     def fresh_topic(self, name: str, *, expected: bool = False) -> Pending[TopicInfo | None]:
         return settled(self._topic(name))
 
-    def take_duty(self, name: str, gained: Callable[[], None], lost: Callable[[str], None]) -> None:
-        gained()
+    def share_duty(
+        self, name: str, shares: int, gained: Callable[[int], None], lost: Callable[[int], None]
+    ) -> None:
+        for share in range(shares):
+            gained(share)
 
     def replicas(self, topic: str) -> list[tuple[list[str], list[str]]]:
         found = self._topic(topic)

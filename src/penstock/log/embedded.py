@@ -111,8 +111,9 @@ class EmbeddedEngine:
         self._totals = LogTotals()
         alone = Alone(self.topic, self.offsets)
         self.announce, self.cluster, self.replicas = alone.announce, alone.cluster, alone.replicas
-        self.take_duty, self.fresh_offsets = alone.take_duty, alone.fresh_offsets
+        self.share_duty, self.fresh_offsets = alone.share_duty, alone.fresh_offsets
         self.fresh_topic, self.all_fresh_offsets = alone.fresh_topic, alone.all_fresh_offsets
+        self.shared = False
         with ExitStack() as opened:
             opened.callback(self._lock.release)
             self._open(opened)

@@ -193,9 +193,10 @@ class Transactions(Protocol):
         """All that are open or being committed, by name."""
         ...
 
-    def commit_at_once(self, name: str, batches: Sequence[Target]) -> None:
+    def commit_at_once(self, name: str, batches: Sequence[Target]) -> bool:
         """A whole transaction that its owner kept in memory: durable and visible together, or not at all.
-        Repeating it changes nothing. For small ones: it is written twice, once beside all metadata."""
+        Repeating it changes nothing, whatever it is then to write: False when one of this name was
+        committed before. For small ones: it is written twice, once beside all metadata."""
         ...
 
     def abort(self, name: str) -> None:
@@ -252,9 +253,18 @@ class Engine(Protocol):
         """From any thread, at once."""
         ...
 
-    def take_duty(self, name: str, gained: Callable[[], None], lost: Callable[[str], None]) -> None:
-        """Of all processes that serve the log one has the duty at a time. Calls `gained` when it is this
-        one, at once where there is no other, and `lost` with the address of who has it when it is not."""
+    @property
+    def shared(self) -> bool:
+        """Whether other processes write to the same log: then a module that keeps something of it in memory
+        has to follow it, and cannot know the offset of what comes next."""
+        ...
+
+    def share_duty(
+        self, name: str, shares: int, gained: Callable[[int], None], lost: Callable[[int], None]
+    ) -> None:
+        """A duty in parts, numbered from 0, that the processes which serve the log divide among themselves.
+        Calls `gained` with each part that is this one's from now on, at once where there is no other, and
+        `lost` with each that is no longer. Two may for a moment both believe to have a part."""
         ...
 
     def replicas(self, topic: str) -> Sequence[tuple[Sequence[str], Sequence[str]]]:

@@ -13,10 +13,11 @@ from kit.partitions import Clock
 from penstock.broker.access.access import Principal
 from penstock.broker.delayed import targets
 from penstock.broker.delayed.firing import FIRED_AT_ONCE
-from penstock.broker.delayed.hour import HOUR_MS, PREFIX
+from penstock.broker.delayed.hour import HOUR_MS, MARKS, PREFIX
+from penstock.broker.delayed.marks import Mark
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.options import BrokerOptions
-from penstock.log.batch.format import Batch
+from penstock.log.batch.format import Batch, encode_values
 from penstock.log.partitions.tokens import AppendToken
 from penstock.log.settings import MAX_RECORD_BYTES, TopicSettings
 
@@ -280,6 +281,24 @@ def test_across_a_restart(tmp_path: Path, away_ms: int) -> None:
     again.close()
 
 
+def test_an_hour_that_several_processes_have_written(tmp_path: Path) -> None:
+    """Copied from Kafka: a mark tells of which messages it knew, and one that was late comes first."""
+    directory = str(tmp_path / "data")
+    bench = open_bench(directory)
+    due_ms = [START_US // 1_000 + delay_ms for delay_ms in (100, 200, 300)]
+    produce(bench, 100, 200, 300)
+    mark = Mark(7, (due_ms[1], 1), 1, 0, 1)
+    (hour,) = hours(bench)
+    stored = bench.engine.append(hour, MARKS, encode_values([mark.encode()], START_US))
+    until(bench, lambda: stored.done)
+    bench.close()
+    again = open_bench(directory, START_US)
+    until(again, lambda: again.broker.delayed.pending == 2)
+    passes(again, 1_000, 2)
+    assert values(again) == [b"200", b"300"]
+    again.close()
+
+
 def test_a_delivery_that_fails_is_tried_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,10 +307,10 @@ def test_a_delivery_that_fails_is_tried_again(
     failures = [OSError(5, "broken")]
 
     class Failing:
-        def commit_at_once(self, name: str, targets: object) -> None:
+        def commit_at_once(self, name: str, targets: object) -> bool:
             if failures:
                 raise failures.pop()
-            transactions.commit_at_once(name, targets)  # type: ignore[arg-type]  # handed on
+            return transactions.commit_at_once(name, targets)  # type: ignore[arg-type]  # handed on
 
     bench.engine.transactions = Failing()  # type: ignore[assignment]  # a stand-in
     bench.advance(200)

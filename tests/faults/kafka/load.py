@@ -47,6 +47,10 @@ class Worker(threading.Thread):
         """Over one connection, until it breaks or `ending`."""
         raise NotImplementedError
 
+    def use(self, ports: Sequence[int]) -> None:
+        """These from the next connection on."""
+        self._ports = itertools.cycle(ports)
+
     @property
     def ending(self) -> bool:
         return self._ending.is_set()

@@ -3,7 +3,8 @@
 The topic is compacted, so it holds the last value of each key. A record's key is the JSON list of scope and
 key, its expiry that of the value, and a deletion mark stands for a value that expires at once, was evicted
 or has expired: the topic holds what the cache holds. A put is done when its record is durable. Reads wait
-until a start has read the topic.
+until a start has read the topic. Where several processes serve the log, each follows the topic from then on
+(following.py), and one of them writes the deletion marks for what has expired or was evicted (marking.py).
 """
 
 from collections import deque
@@ -15,6 +16,8 @@ import msgspec
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.cache.cache import Cache, Name
+from penstock.broker.cache.following import CacheFollowing, deadline_of
+from penstock.broker.cache.marking import Stored, add_to
 from penstock.broker.delivery.dead_letters import ITSELF
 from penstock.broker.delivery.feed import readable
 from penstock.broker.errors import BrokerError, Code
@@ -62,6 +65,7 @@ class StoredCache:
         self._when_marked: list[Pending[object]] = []
         self._offset = 0
         self._end = 0
+        self._following: CacheFollowing | None = None
         if not self._loaded:
             self._begin()
 
@@ -77,32 +81,35 @@ class StoredCache:
         if self._topic == "":
             self.memory.put(scope, key, value, deadline_us)
             return None
+        expiry_us = self._broker.expiry_us(ttl_ms) if ttl_ms else 0
+        name = (scope, key)
+        # A deletion mark has no value.
+        stored = Stored(name, value if ttl_ms != 0 else None, deadline_us)
         builder = BatchBuilder()
-        builder.add(
-            value if ttl_ms != 0 else None,  # a deletion mark has no value
-            self._broker.clock_us(),
-            msgspec.json.encode((scope, key)),
-            None,
-            self._broker.expiry_us(ttl_ms) if ttl_ms else 0,
-        )
+        if self._following is not None:
+            add_to(builder, stored, self._broker.clock_us())
+        else:
+            time_us = self._broker.clock_us()
+            builder.add(stored.value, time_us, msgspec.json.encode(name), None, expiry_us)
         records = Records([], batch=builder.build())
         token = self._broker.publish(ITSELF, self._topic, self._partition, records)
-        name = (scope, key)
         self._writing[name] = self._writing.get(name, 0) + 1
-        token.on_done(lambda done: self._written(done, name, value, deadline_us))
+        token.on_done(lambda done: self._written(done, stored, value))
         return token
 
-    def _written(
-        self, token: AppendToken, name: Name, value: bytes, deadline_us: int | None
-    ) -> None:
+    def _written(self, token: AppendToken, stored: Stored, value: bytes) -> None:
         """In the order of the log, which is the order after a restart too."""
-        left = self._writing.pop(name) - 1
+        left = self._writing.pop(stored.name) - 1
         if left:
-            self._writing[name] = left
-        if token.error is None:
-            if not self._loaded:
-                self._newer.add(name)
-            self.memory.put(*name, value, deadline_us)
+            self._writing[stored.name] = left
+        if token.error is not None:
+            return
+        if self._following is not None:
+            self._following.written(token, stored, value)
+            return
+        if not self._loaded:
+            self._newer.add(stored.name)
+        self.memory.put(*stored.name, value, stored.deadline_us)
 
     def get(
         self,
@@ -151,11 +158,17 @@ class StoredCache:
             seen += 1
             if name is not None:
                 self.memory.delete(*name)
-                self._gone(name)
+                self._mark_soon(name)
         self._broker.later(0.0, lambda: self._clear(scope, names, result))
 
     def _gone(self, name: Name) -> None:
         """The cache no longer has it: the topic shall not bring it back."""
+        if self._following is not None:
+            self._following.gone(name)
+        else:
+            self._mark_soon(name)
+
+    def _mark_soon(self, name: Name) -> None:
         if self._topic == "":
             return
         self._marks.append(name)
@@ -211,16 +224,25 @@ class StoredCache:
                 Code.INVALID_SETTINGS,
                 f"topic {self._topic!r} has {info.partitions} partitions, that of a cache has 1",
             )
+        if broker.engine.shared:
+            self._following = CacheFollowing(
+                broker, self._topic, self.memory, self._writing.__contains__, self._has_loaded
+            )
+            self._following.begin()
+            return
         self._offset, self._end = broker.engine.offsets(self._topic, 0)
         broker.later(0.0, self._load)
 
+    def _has_loaded(self) -> None:
+        self._loaded = True
+        self._newer = set()
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            go_on()
+
     def _load(self) -> None:
         if self._offset >= self._end:
-            self._loaded = True
-            self._newer = set()
-            waiting, self._waiting = self._waiting, []
-            for go_on in waiting:
-                go_on()
+            self._has_loaded()
             return
         try:
             read = self._broker.engine.read(self._topic, 0, self._offset, LOAD_BYTES)
@@ -261,6 +283,6 @@ class StoredCache:
             self.memory.delete(*name)
             return
         try:
-            self.memory.put(*name, view.value(row), view.expiry_of(row) or None)
+            self.memory.put(*name, view.value(row), deadline_of(view, row))
         except BrokerError:  # the cache has become smaller
             self.memory.delete(*name)

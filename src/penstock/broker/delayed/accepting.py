@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
-from penstock.broker.delayed.hour import Hour, message_id
+from penstock.broker.delayed.hour import message_id
 from penstock.log.batch.builder import BatchBuilder
 
 MILLISECOND_US: Final = 1_000
@@ -67,10 +67,11 @@ class Gathered:
     """Messages for one append to an hour. It knows the runs, their parts do not: a cycle would wait for the
     garbage collector, with the messages of its run."""
 
-    __slots__ = ("_runs", "builder", "dues_ms", "first_ms", "hour", "parts")
+    __slots__ = ("_runs", "builder", "dues_ms", "first_ms", "number", "parts")
 
-    def __init__(self, hour: Hour, first_ms: int) -> None:
-        self.hour = hour
+    def __init__(self, number: int, first_ms: int) -> None:
+        """`number`: of the hour."""
+        self.number = number
         self.builder = BatchBuilder()
         self.dues_ms: list[int] = []
         self.parts: list[Part] = []
@@ -90,11 +91,31 @@ class Gathered:
         self.dues_ms.append(due_ms)
         self.first_ms = min(self.first_ms, due_ms)
 
-    def settle(self, first_offset: int, error: BaseException | None) -> None:
-        """Tells the runs."""
+    def settle(
+        self, first_offset: int, error: BaseException | None, offsets: list[int] | None = None
+    ) -> None:
+        """Tells the runs. `offsets`: of each message, where they do not follow each other."""
+        if offsets is not None and error is None:
+            self._settle_apart(offsets)
+            return
         offset = first_offset
         for run, part in zip(self._runs, self.parts, strict=True):
-            part.first_id = message_id(self.hour.number, offset)
+            part.first_id = message_id(self.number, offset)
             part.error = error
             offset += part.count
+            run.settle(part)
+
+    def _settle_apart(self, offsets: list[int]) -> None:
+        """Another process wrote between them: a part of its own wherever that is."""
+        at = 0
+        for run, whole in zip(self._runs, self.parts, strict=True):
+            part = Part(whole.first_row)
+            for row in range(whole.first_row, whole.first_row + whole.count):
+                if part.count and offsets[at] != offsets[at - 1] + 1:
+                    run.settle(part)
+                    part = Part(row)
+                if not part.count:
+                    part.first_id = message_id(self.number, offsets[at])
+                part.count += 1
+                at += 1
             run.settle(part)

@@ -2,7 +2,8 @@
 
 One transaction writes the messages of a run to their topics, and a mark behind them to their hour: whenever
 the process dies, the mark tells what was delivered. When an hour is over, its topic is deleted.
-Hot: compiled by mypyc.
+Where several processes serve the log, the number of a run names its transaction: who was overtaken by
+another process is refused by it, and begins the hour anew (sharing.py). Hot: compiled by mypyc.
 """
 
 import logging
@@ -11,7 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.delayed.hour import MARKS, PLACE, SECOND_MS, Hour, Taken
+from penstock.broker.delayed.marks import Mark
 from penstock.broker.delayed.reading import Reading
+from penstock.broker.delayed.shared_hour import SharedHour
+from penstock.broker.delayed.sharing import SharedHours
 from penstock.broker.delayed.targets import targets_of
 from penstock.broker.errors import BrokerError
 from penstock.log.batch.format import encode_values
@@ -55,11 +59,14 @@ class Firing:
         hours = self._messages.by_number
         if self._busy or self._messages.closed or not hours:
             return
-        hour = hours[min(hours)]
-        due_ms = hour.next_due_ms() if hour.loaded else None
-        if due_ms is None:
-            due_ms = hour.end_ms
         now_ms = self._messages.now_ms()
+        if self._messages.shared is None:
+            hour = hours[min(hours)]
+            due_ms = hour.next_due_ms() if hour.loaded else None
+            if due_ms is None:
+                due_ms = hour.end_ms
+        else:
+            due_ms = self._next_shared_ms(now_ms)
         if due_ms <= now_ms and due_ms > self._messages.settled_ms(now_ms):
             return
         wake_ms = max(due_ms, now_ms, min(self._began_ms, due_ms) + FIRE_EVERY_MS)
@@ -67,6 +74,18 @@ class Firing:
         if self._armed_ms is None or wake_ms < self._armed_ms:
             self._armed_ms = wake_ms
             self._broker.later((wake_ms - now_ms) / 1_000, lambda: self._wake(wake_ms))
+
+    def _next_shared_ms(self, now_ms: int) -> int:
+        """Without anything to do, the next look at what is over."""
+        shared = self._messages.shared
+        found_ms = now_ms + int(RETRY_S * 1_000)
+        for hour in () if shared is None else shared.loaded():
+            if hour.must_tell or hour.has_late:
+                return self._messages.settled_ms(now_ms)  # it waits for nothing
+            due_ms = hour.next_due_ms()
+            if due_ms is not None:
+                found_ms = min(found_ms, due_ms)
+        return found_ms
 
     def _wake(self, armed_ms: int) -> None:
         if self._armed_ms == armed_ms:
@@ -91,11 +110,14 @@ class Firing:
     def fire(self) -> None:
         """Begins the delivery of what is due, hour by hour."""
         messages = self._messages
-        if self._busy or messages.closed or self._broker.stopping or not messages.active:
+        if self._busy or messages.closed or self._broker.stopping:
             return
         self._prepare()
         hours = messages.by_number
         until_ms = messages.settled_ms(messages.now_ms())
+        if messages.shared is not None:
+            self._fire_shared(messages.shared, until_ms)
+            return
         messages.settle_until(until_ms)
         for number in sorted(hours):
             hour = hours[number]
@@ -103,16 +125,32 @@ class Firing:
                 return  # it goes on when this hour is there
             taken = hour.take(until_ms, FIRED_AT_ONCE)
             if taken.offsets:
-                self._busy = True
-                full = len(taken.offsets) == FIRED_AT_ONCE
-                self._began_ms = 0 if full else messages.now_ms()
-                self._read(hour, taken, READ_ATTEMPTS)
+                self._begin(hour, taken)
                 return
             if not messages.is_over(hour):
                 break
             del hours[number]
             self._broker.engine.delete_topic(hour.name)
         self.arm()
+
+    def _fire_shared(self, shared: SharedHours, until_ms: int) -> None:
+        """One hour after the other has a turn. A run without messages tells what was cancelled."""
+        now_ms = self._messages.now_ms()
+        for hour in shared.loaded():
+            taken = hour.take(until_ms, FIRED_AT_ONCE)
+            if taken.offsets or hour.must_tell:
+                shared.fires(hour)
+                hour.running = True
+                self._begin(hour, taken)
+                return
+            shared.end(hour, now_ms)
+        self.arm()
+
+    def _begin(self, hour: Hour, taken: Taken) -> None:
+        self._busy = True
+        full = len(taken.offsets) == FIRED_AT_ONCE
+        self._began_ms = 0 if full else self._messages.now_ms()
+        self._read(hour, taken, READ_ATTEMPTS)
 
     def _read(self, hour: Hour, taken: Taken, attempts: int) -> None:
         def found(reading: Reading) -> None:
@@ -123,8 +161,10 @@ class Firing:
     def _write(self, hour: Hour, taken: Taken, reading: Reading, attempts: int) -> None:
         if reading.missing:
             text = f"{reading.missing} messages of {hour.name} cannot be read"
-            if attempts:
-                self._try_again(text, partial(self._read, hour, taken, attempts))
+            # Kafka that is away comes back; a disk that cannot be read mostly does not.
+            away = reading.unreachable and self._messages.shared is not None
+            if attempts or away:
+                self._try_again(hour, text, partial(self._read, hour, taken, max(attempts, 1)))
                 return
             logger.error("%s: they are not delivered", text)
         by_topic: dict[bytes, list[bytes]] = {}
@@ -152,20 +192,26 @@ class Firing:
             BrokerError,
             LogError,
         ) as error:  # such as: a topic was deleted, and there is no room
-            self._try_again(error, lambda: self._commit(hour, taken, values))
+            self._try_again(hour, error, lambda: self._commit(hour, taken, values))
             return
-        place = PLACE.pack(*taken.last(len(taken.offsets)))
+        mark: Mark | None = None
+        if isinstance(hour, SharedHour):
+            mark = hour.mark()
+            place = mark.encode()
+            # Of a topic that was made anew under the same name, runs are others.
+            name = f"{hour.name}-{hour.topic_id}-{mark.run}"
+        else:
+            last_due_ms, last_offset = taken.last(len(taken.offsets))
+            place = PLACE.pack(last_due_ms, last_offset)
+            name = f"{hour.name}-{hour.marks}-{last_due_ms}-{last_offset}-{len(taken.offsets)}"
         targets.append((hour.name, MARKS, encode_values([place], self._broker.clock_us())))
-        # Two processes may for a moment both deliver what is due: the same run has the same name, so it is
-        # written once, and another run is not taken for it.
-        last_due_ms, last_offset = taken.last(len(taken.offsets))
-        name = f"{hour.name}-{hour.marks}-{last_due_ms}-{last_offset}-{len(taken.offsets)}"
         count = sum(map(len, values.values()))
-        self._transact(hour, name, targets, count, lambda: self._commit(hour, taken, values))
+        self._transact(hour, mark, name, targets, count, lambda: self._commit(hour, taken, values))
 
     def _transact(
         self,
         hour: Hour,
+        mark: Mark | None,
         name: str,
         targets: list[Target],
         count: int,
@@ -175,25 +221,46 @@ class Firing:
         begins again with other targets: for a topic that was deleted or changed before it was decided."""
         broker = self._broker
 
-        def done(commit: Pending[None]) -> None:
+        def done(commit: Pending[bool]) -> None:
             if isinstance(commit.error, UnknownTopic | TooLarge):
-                self._try_again(commit.error, anew)
+                self._try_again(hour, commit.error, anew)
             elif commit.error is not None:
-                again = partial(self._transact, hour, name, targets, count, anew)
-                self._try_again(commit.error, again)
+                again = partial(self._transact, hour, mark, name, targets, count, anew)
+                self._try_again(hour, commit.error, again)
             else:
                 self._warned = False
                 self._busy = False
-                hour.marks += 1
-                self.delivered += count
+                self._committed(hour, mark, count, commit.result())
                 self.arm()
 
         broker.aside(lambda: broker.engine.transactions.commit_at_once(name, targets)).on_done(done)
 
-    def _try_again(self, error: BaseException | str, work: Callable[[], None]) -> None:
+    def _committed(self, hour: Hour, mark: Mark | None, count: int, by_this: bool) -> None:
+        shared = self._messages.shared
+        if shared is None or mark is None or not isinstance(hour, SharedHour):
+            hour.marks += 1
+            self.delivered += count
+        elif by_this:
+            hour.running = False
+            hour.marked(mark)
+            self.delivered += count
+        else:
+            # A run of this number was delivered by another process, or by a try of this one whose outcome
+            # was not known: the marks tell.
+            shared.begin_anew(hour)
+
+    def _try_again(self, hour: Hour, error: BaseException | str, work: Callable[[], None]) -> None:
         if self._messages.closed or self._broker.stopping:
             return  # nothing of it is lost: the next start goes on with it
         if not self._warned:
             self._warned = True
             logger.error("delayed messages that are due wait: %s", error)
-        self._broker.later(RETRY_S, work)
+
+        def again() -> None:
+            if self._messages.by_number.get(hour.number) is hour:
+                work()
+            else:  # another process delivers it now
+                self._busy = False
+                self.arm()
+
+        self._broker.later(RETRY_S, again)

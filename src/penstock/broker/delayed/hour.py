@@ -4,7 +4,8 @@ The topic `_delayed.<number of the hour>` has three partitions:
 
     0  messages      time: when it is due; key: the topic it goes to; value: the message
     1  cancels       value: i64 due_ms, i64 offset of a message that is not to be delivered
-    2  marks         value: i64 due_ms, i64 offset of the last message of a delivered run
+    2  marks         value: i64 due_ms, i64 offset of the last message of a delivered run; where several
+                     processes serve the log, more (marks.py)
 
 Everything up to the last mark, by due time and then by offset, is delivered or cancelled. Holds eight bytes
 for a pending message, in one array for each second, and none of the messages. The arrays of seconds that
@@ -43,6 +44,9 @@ class Taken:
     def __init__(self) -> None:
         self.dues_ms: list[int] = []
         self.offsets: list[int] = []
+        # So many of them, the first ones, came behind the place that was reached already: shared_hour.py.
+        self.late = 0
+        self.before: Place = (-1, -1)
 
     def last(self, count: int) -> Place:
         """The place of the last one of the first `count`."""
@@ -53,7 +57,7 @@ class Hour:
     def __init__(self, number: int, *, loaded: bool) -> None:
         """`loaded`: whether the index is complete; what another process wrote has to be read first."""
         self.number = number
-        self.name = f"{PREFIX}{number}"
+        self.name = hour_name(number)
         self.loaded = loaded
         # Up to here everything is delivered, or on its way.
         self.taken: Place = (-1, -1)
@@ -207,6 +211,17 @@ def _note(near: "dict[int, array[int]]", millisecond: int, offset: int) -> None:
         near[millisecond] = array("Q", (offset,))
     else:
         offsets.append(offset)
+
+
+def hour_name(number: int) -> str:
+    return f"{PREFIX}{number}"
+
+
+def hour_number(name: str) -> int | None:
+    """None for a topic that is no hour."""
+    digits = name.removeprefix(PREFIX)
+    is_hour = name.startswith(PREFIX) and digits.isascii() and digits.isdigit()
+    return int(digits) if is_hour else None
 
 
 def message_id(hour: int, offset: int) -> int:

@@ -7,7 +7,16 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.delayed.hour import CANCELS, MARKS, MESSAGES, PLACE, PREFIX, Hour
+from penstock.broker.delayed.hour import (
+    CANCELS,
+    MARKS,
+    MAX_OFFSET,
+    MESSAGES,
+    PLACE,
+    PREFIX,
+    Hour,
+)
+from penstock.broker.delayed.marks import decode_mark
 from penstock.log.batch.view import BatchView
 from penstock.log.engine import Engine, Pending, ReadResult
 from penstock.log.errors import CorruptLog, OffsetOutOfRange
@@ -57,6 +66,9 @@ class _Loading:
         self._loaded = loaded
         self._offset = 0
         self._end = 0
+        # Of the hour: from here on a message may be late (marks.py), where it was copied from a log that
+        # several processes have written.
+        self._late_from = MAX_OFFSET
 
     def next_part(self) -> None:
         if not self._parts or self._broker.delayed.closed:
@@ -66,6 +78,7 @@ class _Loading:
         if part == MESSAGES:
             self._end = hour.load_end
         elif part == MARKS:
+            self._late_from = MAX_OFFSET
             hour.marks = self._end
             # The last one counts. Behind it may stand what is no record: marks of transactions in Kafka.
             self._offset = max(self._end - LAST_MARKS, self._offset)
@@ -111,10 +124,15 @@ class _Loading:
                 place = view.time_of(row) // MILLISECOND_US, view.offset_of(row)
                 if hour.is_pending(place):
                     hour.add(*place)
+                elif place[1] >= self._late_from and place[1] not in hour.cancelled:
+                    hour.add(hour.taken[0] + 1, place[1])  # the first to come
             return
         for row in range(view.first_row, end):
-            due_ms, offset = PLACE.unpack(view.value(row))
             if part == MARKS:
-                hour.taken = due_ms, offset
-            elif (due_ms, offset) > hour.taken:
+                mark = decode_mark(view.value(row))
+                if mark is not None:
+                    hour.taken, self._late_from = mark.place, mark.end
+                continue
+            due_ms, offset = PLACE.unpack(view.value(row))
+            if (due_ms, offset) > hour.taken or offset >= self._late_from:
                 hour.cancelled.add(offset)

@@ -2,7 +2,8 @@
 
 A message is appended to the topic of the hour in which it is due (hour.py); all that come in one turn of
 the event loop are one append (accepting.py). When some are due, one transaction delivers them (firing.py).
-After a start the topics of hours that are left are read (loading.py).
+After a start the topics of hours that are left are read (loading.py). Where several processes serve the
+log, they divide the hours, and what is said here of one holds for all together (sharing.py).
 
 Time is that of Engine.run_us: nobody can set it while the server runs. Hot: compiled by mypyc.
 """
@@ -13,6 +14,7 @@ from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.audit.events import DELAYED_CANCELLED, time_text
 from penstock.broker.delayed.accepting import MILLISECOND_US, Accepted, Gathered
+from penstock.broker.delayed.cancelling import Request
 from penstock.broker.delayed.firing import Firing
 from penstock.broker.delayed.hour import (
     CANCELS,
@@ -22,21 +24,22 @@ from penstock.broker.delayed.hour import (
     PARTITIONS,
     PLACE,
     Hour,
+    hour_name,
     split_id,
 )
 from penstock.broker.delayed.loading import load_hours
+from penstock.broker.delayed.shared_hour import SharedHour
+from penstock.broker.delayed.sharing import ACKNOWLEDGED_MS, SharedHours
 from penstock.broker.errors import BrokerError, Code, RecordTooLarge
 from penstock.broker.records import Records
 from penstock.log.batch.format import encode_values
 from penstock.log.engine import AppendToken, Pending, ReadResult, TopicInfo
-from penstock.log.errors import OffsetOutOfRange
+from penstock.log.errors import OffsetOutOfRange, OutcomeUnknown
 from penstock.log.settings import MAX_RECORD_BYTES, TopicSettings
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-# Of one process at a time, where several serve the log.
-DUTY: Final = "delayed"
 # An append of an hour is closed at this size; a single large message may pass it. A message that is due
 # is read with its whole append, so it is not large.
 APPEND_BYTES: Final = 64 * 1024
@@ -60,36 +63,25 @@ class DelayedMessages:
         self.closed = False
         self.cancelled = 0
         self._firing = Firing(self)
-        # Whether this process delivers them; where it does not, who does, once that is known.
-        self.active = False
-        self._elsewhere = ""
-        broker.engine.take_duty(DUTY, self._gained, self._lost)
-
-    def _gained(self) -> None:
-        self.active = True
-        load_hours(self.broker, self.by_number, self._loaded)
-        self.encrypt_hours()
-
-    def _lost(self, address: str) -> None:
-        """Another process has read what is pending, and delivers it."""
-        self.active = False
-        self._elsewhere = address
-        self.by_number.clear()
-
-    def _check_active(self) -> None:
-        if not self.active:
-            place = f"the gateway at {self._elsewhere}" if self._elsewhere else "another gateway"
-            text = f"delayed messages are taken by {place}: send them there, or try again later"
-            raise BrokerError(Code.OVERLOADED, text)
+        # Appends of this process to hours that it delivers, until they are in the index: end and append.
+        self._unfollowed: dict[int, list[tuple[int, Gathered]]] = {}
+        # Where this process alone has them all, there are none.
+        self.shared: SharedHours | None = None
+        if broker.engine.shared:
+            self.shared = SharedHours(self)
+        else:
+            load_hours(broker, self.by_number, self._loaded)
+            self.encrypt_hours()
 
     @property
     def pending(self) -> int:
+        if self.shared is not None:
+            return self.shared.pending(self.now_ms())
         return sum([hour.pending for hour in self.by_number.values()])
 
-    def hours(self) -> list[Hour]:
-        """In their order. One that is not loaded yet is left out: what is pending in it is not known."""
-        found = [self.by_number[number] for number in sorted(self.by_number)]
-        return [hour for hour in found if hour.loaded]
+    def hour_numbers(self) -> list[int]:
+        """In their order."""
+        return sorted(self.by_number) if self.shared is None else self.shared.numbers()
 
     @property
     def delivered(self) -> int:
@@ -98,6 +90,19 @@ class DelayedMessages:
     def _loaded(self, hour: Hour) -> None:
         self._floor_ms = max(self._floor_ms, hour.taken[0] + 1)
         self._firing.fire()
+
+    def followed(self, hour: SharedHour) -> None:
+        """There is something new in an hour that others append to as well."""
+        waiting = self._unfollowed.get(hour.number)
+        if waiting is not None:
+            left = [one for one in waiting if one[0] > hour.known_end]
+            for _, gathered in waiting[: len(waiting) - len(left)]:
+                self._unsettled.pop(gathered, None)
+            if left:
+                self._unfollowed[hour.number] = left
+            else:
+                del self._unfollowed[hour.number]
+        self._firing.arm()
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -146,7 +151,6 @@ class DelayedMessages:
         them: then none is taken."""
         broker = self.broker
         broker.require(principal, Operation.PUBLISH, topic)
-        self._check_active()
         self._check_delay(max(delays_ms))
         if broker.stopping:
             raise BrokerError(Code.SHUTTING_DOWN)
@@ -162,11 +166,11 @@ class DelayedMessages:
         gathered: Gathered | None = None
         for row, value in enumerate(values):
             due_ms = dues_ms[row]
-            if gathered is None or due_ms // HOUR_MS != gathered.hour.number:
+            if gathered is None or due_ms // HOUR_MS != gathered.number:
                 gathered = self._gathering(due_ms)
             gathered.add(accepted, row, key, value, due_ms)
             if gathered.builder.size() >= APPEND_BYTES:
-                self._append(self._gathered.pop(gathered.hour.number))
+                self._append(self._gathered.pop(gathered.number))
                 gathered = None
         return accepted
 
@@ -195,6 +199,10 @@ class DelayedMessages:
     def _ensure_hour(self, number: int, *, encrypted: bool) -> None:
         """`encrypted`: for a message of a topic that is."""
         engine = self.broker.engine
+        if self.shared is not None:
+            if engine.topic(hour_name(number)) is None:
+                engine.create_topic(hour_name(number), PARTITIONS, HOUR_SETTINGS)
+            return
         hour = self.by_number.get(number)
         if hour is not None:
             if encrypted:
@@ -228,7 +236,7 @@ class DelayedMessages:
             return found
         if not self._gathered:
             self.broker.later(0.0, self._append_all)
-        found = self._gathered[number] = Gathered(self.by_number[number], due_ms)
+        found = self._gathered[number] = Gathered(number, due_ms)
         return found
 
     def _append_all(self) -> None:
@@ -240,19 +248,47 @@ class DelayedMessages:
         self._unsettled[gathered] = gathered.first_ms
         try:
             batch = gathered.builder.build()
-            token = self.broker.engine.append(gathered.hour.name, MESSAGES, batch)
+            token = self.broker.engine.append(hour_name(gathered.number), MESSAGES, batch)
         except Exception as error:  # those who wait are told
             self._settle(gathered, 0, error)
             return
-        token.on_done(lambda done: self._settle(gathered, done.base_offset, done.error))
+        if self.shared is not None:
+            token.on_done(lambda done: self._settle_shared(gathered, done))
+        else:
+            token.on_done(lambda done: self._settle(gathered, done.base_offset, done.error))
 
     def _settle(self, gathered: Gathered, offset: int, error: BaseException | None) -> None:
         del self._unsettled[gathered]
         self._accepting -= len(gathered.dues_ms)
         if error is None:
-            gathered.hour.add_all(gathered.dues_ms, offset)
+            self.by_number[gathered.number].add_all(gathered.dues_ms, offset)
         gathered.settle(offset, error)
         self._firing.arm()
+
+    def _settle_shared(self, gathered: Gathered, token: AppendToken) -> None:
+        """The index gets them from the topic, as it gets those of others. Until it has them, nothing that
+        is due behind them is delivered by this process."""
+        number = gathered.number
+        error: BaseException | None = token.error
+        if error is None and self.now_ms() > (number + 1) * HOUR_MS + ACKNOWLEDGED_MS:
+            error = OutcomeUnknown(hour_name(number), "its hour was over long before it was stored")
+        self._accepting -= len(gathered.dues_ms)
+        hour = self.by_number.get(number)
+        if error is None and isinstance(hour, SharedHour) and hour.known_end < token.end_offset():
+            self._unfollowed.setdefault(number, []).append((token.end_offset(), gathered))
+        else:
+            del self._unsettled[gathered]
+        gathered.settle(token.base_offset, error, token.offsets)
+        if self.shared is not None:
+            self.shared.appended(number)
+        self._firing.arm()
+
+    def forget(self, number: int) -> None:
+        """This process does not deliver that hour any more."""
+        self.by_number.pop(number, None)
+        for _, gathered in self._unfollowed.pop(number, ()):
+            self._unsettled.pop(gathered, None)
+        self._firing.arm()  # what waited for these
 
     # --- cancelling --------------------------------------------------------------------------------
 
@@ -260,46 +296,77 @@ class DelayedMessages:
         """Durable when it is done: the message is not delivered then. Needs the right to publish to its
         topic; without it the message seems not to exist."""
         self.broker.require(principal, Operation.CANCEL_DELAYED)
-        self._check_active()
         place = split_id(number)
         hour = self.by_number.get(place[0])
-        if hour is None:
+        if self.broker.engine.topic(hour_name(place[0])) is None:
             raise not_found(number)
-        if not hour.loaded:
+        if self.shared is None and hour is None:
+            raise not_found(number)
+        if self.shared is None and hour is not None and not hour.loaded:
             raise BrokerError(Code.OVERLOADED, "delayed messages are still being read, try again")
         done: Pending[object] = Pending()
         try:
-            read = self.broker.engine.read(hour.name, MESSAGES, place[1], 1)
+            read = self.broker.engine.read(hour_name(place[0]), MESSAGES, place[1], 1)
         except OffsetOutOfRange:
             raise not_found(number) from None
 
         def found(result: Pending[ReadResult]) -> None:
             try:
-                self._cancel(principal, hour, number, result, done)
+                topic, due_ms = self._found(principal, number, result)
+                if self.shared is not None or hour is None:
+                    self._request(principal, topic, number, due_ms, done)
+                else:
+                    self._cancel(principal, hour, topic, number, due_ms, done)
             except Exception as error:  # whatever it is, the one who waits is told
                 done.settle(None, error)
 
         read.on_done(found)
         return done
 
+    def _found(
+        self, principal: Principal, number: int, read: Pending[ReadResult]
+    ) -> tuple[str, int]:
+        """Its topic and when it is due; for who may cancel it."""
+        if isinstance(read.error, OffsetOutOfRange):
+            raise not_found(number)
+        view = next(iter(read.result().views), None)
+        if view is None or view.first_offset() != number & MAX_OFFSET:
+            raise not_found(number)
+        topic = (view.key(view.first_row) or b"").decode()
+        if not self.broker.access.permits(principal, Operation.PUBLISH, topic):
+            raise not_found(number)
+        return topic, view.time_of(view.first_row) // MILLISECOND_US
+
+    def _request(
+        self, principal: Principal, topic: str, number: int, due_ms: int, done: Pending[object]
+    ) -> None:
+        """Asks whoever delivers its hour. Raises LogError."""
+        hour, offset = split_id(number)
+        request = Request(self.broker, hour, (due_ms, offset))
+
+        def decided(result: Pending[bool]) -> None:
+            if result.error is None and not result.result():
+                done.settle(None, not_found(number))
+                return
+            if result.error is None:
+                self.cancelled += 1
+            self._record(principal, topic, number, due_ms, result.error).on_done(
+                lambda _: done.settle(None, result.error)
+            )
+
+        request.result.on_done(decided)
+        request.begin()
+
     def _cancel(
         self,
         principal: Principal,
         hour: Hour,
+        topic: str,
         number: int,
-        read: Pending[ReadResult],
+        due_ms: int,
         done: Pending[object],
     ) -> None:
         offset = number & MAX_OFFSET
-        if isinstance(read.error, OffsetOutOfRange):
-            raise not_found(number)
-        view = next(iter(read.result().views), None)
-        if view is None or view.first_offset() != offset:
-            raise not_found(number)
-        topic = (view.key(view.first_row) or b"").decode()
-        due_ms = view.time_of(view.first_row) // MILLISECOND_US
-        if not self.broker.access.permits(principal, Operation.PUBLISH, topic):
-            raise not_found(number)
         if not hour.is_pending((due_ms, offset)):
             raise not_found(number)
         hour.cancel(offset)

@@ -11,7 +11,7 @@ from typing import Final
 from penstock.broker.delayed.hour import MESSAGES
 from penstock.log.batch.view import BatchView
 from penstock.log.engine import Engine, Pending, ReadResult
-from penstock.log.errors import LogError
+from penstock.log.errors import CorruptLog, LogError, OffsetOutOfRange
 
 # Any read gives at least one record, and with it the whole batch that holds it.
 ONE_RECORD_BYTES: Final = 1
@@ -33,6 +33,8 @@ class Reading:
         self._order = sorted(range(len(offsets)), key=offsets.__getitem__)
         self._next = 0
         self.missing = len(offsets)
+        # Whether some are missing because the log cannot be reached: they may be there.
+        self.unreachable = False
         self.topics: list[bytes | None] = [None] * len(offsets)
         self.values: list[bytes] = [b""] * len(offsets)
 
@@ -56,6 +58,8 @@ class Reading:
 
     def _skip(self, error: BaseException) -> None:
         logger.warning("%s: %s", self._name, error)
+        if not isinstance(error, OffsetOutOfRange | CorruptLog):
+            self.unreachable = True
         self._next += 1
 
     def _take(self, read: Pending[ReadResult]) -> None:
@@ -70,15 +74,17 @@ class Reading:
 
     def _take_batch(self, view: BatchView) -> None:
         """All that this batch holds of them, whichever of its rows were asked for."""
-        first = view.base_offset
-        end = first + view.count
+        first = view.offset_of(0)
+        end = view.offset_of(view.count - 1) + 1
         order, offsets = self._order, self._offsets
         while self._next < len(order):
             row = order[self._next]
             offset = offsets[row]
             if not first <= offset < end:
                 return
-            self.topics[row] = view.key(offset - first) or b""
-            self.values[row] = view.value(offset - first)
-            self.missing -= 1
+            at = view.row_at(offset)
+            if view.offset_of(at) == offset:  # where offsets have gaps, it may be missing
+                self.topics[row] = view.key(at) or b""
+                self.values[row] = view.value(at)
+                self.missing -= 1
             self._next += 1

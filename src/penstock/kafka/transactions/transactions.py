@@ -290,8 +290,8 @@ class KafkaTransactions(Known):
                 self._finisher.finish(head)
                 return
 
-    def commit_at_once(self, name: str, batches: Sequence[Target]) -> None:
-        """All of it visible at once, or nothing. Repeating it changes nothing.
+    def commit_at_once(self, name: str, batches: Sequence[Target]) -> bool:
+        """All of it visible at once, or nothing. Repeating it changes nothing: False then.
 
         Raises what `check` raises; AppendFailed when nothing is stored; DecisionUnknown when that is not
         known: then the next call under this name, to any gateway, finds out.
@@ -310,9 +310,9 @@ class KafkaTransactions(Known):
                 if head.value.state == "open":
                     raise TransactionNotOpen(name, "open with staged batches")
                 self._finisher.finish(head)
-                return
+                return False
             try:
-                self._once.apply(name, None, fill, self._quick)
+                return self._once.apply(name, None, fill, self._quick)
             except DeliveryFailed as error:
                 raise _refused(error) from error
             except NotApplied as error:

@@ -208,7 +208,7 @@ class Transactions:
         if state != "committed" and not self._finish(transaction_id, checked=checked):
             raise TransactionNotOpen(name, "unknown")
 
-    def commit_at_once(self, name: str, batches: Sequence[Target]) -> None:
+    def commit_at_once(self, name: str, batches: Sequence[Target]) -> bool:
         """Begun, staged and decided by one change; all of it visible at once. Repeating it changes nothing.
 
         The number of flushes depends on the number of partitions alone. Raises what `check` raises, and
@@ -231,9 +231,10 @@ class Transactions:
         except (MetadataWriteFailed, TimeoutError) as error:
             raise DecisionUnknown(_reason(error)) from error
         if state == "committed":
-            return
+            return new
         if not self._finish(transaction_id, batches=given if new else None):
             raise TransactionNotOpen(name, "unknown")
+        return new
 
     def abort(self, name: str) -> None:
         """What was staged is gone. Aborting what does not exist is fine; a commit stands."""
