@@ -292,6 +292,11 @@ class Cluster:
                 if place.error is not None:
                     raise trouble_of(f"commit offsets of group {group!r}", place.error)
 
+    def count_members(self, group: str) -> int:
+        """By Kafka's own protocol, of all gateways and of other clients."""
+        asked = self._admin.describe_consumer_groups([group], request_timeout=self._answer_s)
+        return len(self._wait(f"describe group {group!r}", asked[group]).members)
+
     def delete_group(self, group: str) -> None:
         asked = self._admin.delete_consumer_groups([group], request_timeout=self._answer_s)
         self._wait(f"delete group {group!r}", asked[group])

@@ -148,10 +148,14 @@ def _member(one: SharedMember) -> Json:
 async def join(api: Api, who: Principal, name: str, request: GroupJoin) -> Json:
     api.broker.require(who, Operation.SUBSCRIBE, request.topic)
     _check_name(api, name)
-    partitions = api.info(request.topic).partitions
-    found = api.broker.sharing.join(
-        name, request.topic, partitions, who.name, request.member, request.timeout_ms
-    )
+    place = name, request.topic, api.info(request.topic).partitions
+    sharing = api.broker.sharing
+    found = sharing.join(*place, who.name, request.member, request.timeout_ms)
+    ready = sharing.ready(name, request.topic)
+    if ready is not None:
+        await ready
+        # Its time counts from now on, however long that took.
+        found = sharing.join(*place, who.name, found.member, request.timeout_ms)
     return _assigned(found)
 
 
