@@ -2,18 +2,14 @@
 protocol, with each other and with Kafka's own clients."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
-from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
-from kit.engine_page import OpenedPage, kafka_page
-from kit.engines import WAIT_S, put
+from kit.engines import WAIT_S
 from kit.outside_servers import KafkaServer
 
-from penstock.kafka.groups import GroupHasMembers
 from penstock.log.engine import Engine, Pending
-from penstock.log.errors import InvalidGroupName, TooManyGroups, UnknownTopic
 from penstock.log.settings import TopicSettings
 
 Named = Callable[[str], str]

@@ -209,9 +209,7 @@ class GroupMember:
         consumer.assign([TopicPartition(one.topic, one.partition, OFFSET_END) for one in places])
         consumer.pause(places)
         held = frozenset((one.topic, one.partition) for one in places)
-        news = Assigned(
-            self._subscribed, held, self._committed(consumer, places), self._is_alone()
-        )
+        news = Assigned(self._subscribed, held, self._committed(consumer, places), self._is_alone())
         self._held, self._holds = held, True
         self._waiting_since_s = None
         self._complained = False

@@ -78,9 +78,11 @@ class KafkaShare:
     def held(self, partitions: int) -> Sequence[int]:
         numbers = self._group.numbers.get(self.kafka_name, ())
         # Kafka may know of more than this gateway does.
-        return numbers if not numbers or numbers[-1] < partitions else [
-            number for number in numbers if number < partitions
-        ]
+        return (
+            numbers
+            if not numbers or numbers[-1] < partitions
+            else [number for number in numbers if number < partitions]
+        )
 
     def committed(self, partition: int) -> int | None:
         return self._group.committed.get((self.kafka_name, partition))
@@ -277,9 +279,7 @@ class GroupShares:
         return share
 
     def new_member(self, group: str, listener: GroupHere) -> GroupMember:
-        member = GroupMember(
-            self._clients, group, self._gateway_id, self._count_members, listener
-        )
+        member = GroupMember(self._clients, group, self._gateway_id, self._count_members, listener)
         self._pollers.add(member)
         return member
 

@@ -371,11 +371,19 @@ class KafkaGroups:
                 self._put(one.group, place, one.offset, one.time_ms * 1000)
 
     def found(self, group: str, place: Place, offset: int | None) -> None:
-        """Asked for just now, while what is followed may be a moment behind."""
+        """Asked for just now, while what is followed may be a moment behind. A commit that waited here and
+        would take the group back behind that comes from before another member had the partition."""
         if offset is None:
             self._take_away(group, place)
-        elif place not in self._waiting.get(group, _Waiting()).offsets:
-            self._put(group, place, offset, self._updated_us.get(group, 0))
+            return
+        self._put(group, place, offset, self._updated_us.get(group, 0))
+        waiting = self._waiting.get(group, _Waiting())
+        if waiting.offsets.get(place, offset) < offset:
+            del waiting.offsets[place]
+            late = [one for one in waiting.pending if one[0] == place]
+            waiting.pending = [one for one in waiting.pending if one[0] != place]
+            for _, one in late:
+                one.settle(None, GroupHasMembers(group, "another one has read on meanwhile"))
 
     def last_known(self, group: str, place: Place) -> int | None:
         return self._offsets.get(group, {}).get(place)

@@ -368,8 +368,8 @@ class Engine(Protocol):
         ...
 
     def share(self, group: str, topic: str, changed: Changed, giving_away: GivingAway) -> Share:
-        """Somebody here reads the topic for the group from now on: which partitions, the share tells. Raises
-        UnknownTopic, InvalidGroupName, TooManyGroups."""
+        """Somebody here reads the topic for the group from now on: which partitions, the share tells.
+        Raises UnknownTopic, InvalidGroupName, TooManyGroups."""
         ...
 
     def purge_topic(self, topic: str) -> Pending[int]:

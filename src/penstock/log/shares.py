@@ -46,7 +46,7 @@ class Share(Protocol):
         ...
 
     def leave(self) -> None:
-        """Nobody here reads for the group any more. The last share of a group takes the process out of it."""
+        """Nobody here reads for it any more. The last share of a group takes the process out of it."""
         ...
 
 

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
-from penstock.broker.delivery.shared_cursor import CursorTerms, Reader, SharedCursor
+from penstock.broker.delivery.cursor_reader import Reader
+from penstock.broker.delivery.lane import CursorTerms
+from penstock.broker.delivery.shared_cursor import SharedCursor
 from penstock.broker.errors import BrokerError, Code
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Cursors:
         cursor = None if terms.group is None else self._groups.get((terms.group, topic))
         if cursor is None:
             cursor = SharedCursor(self._broker, topic, terms, protocol)
-            cursor.follow(principal)
+            cursor.open(principal)
             self._by_topic.setdefault(topic, {})[cursor] = None
             if terms.group is not None:
                 self._groups[terms.group, topic] = cursor

@@ -9,8 +9,8 @@ from collections import deque
 from typing import Final
 
 from penstock.broker.delivery.collection import Delivery
-from penstock.broker.delivery.shared_cursor import SECOND_US
-from penstock.broker.delivery.shared_cursor import Reader as CursorReader
+from penstock.broker.delivery.cursor_reader import Reader as CursorReader
+from penstock.broker.delivery.lane import SECOND_US
 from penstock.errors import PenstockError
 from penstock.log.batch.view import BatchView
 from penstock.log.engine import Pending
