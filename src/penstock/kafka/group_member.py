@@ -11,6 +11,7 @@ What they find out goes to the event loop, in the order in which it happened.
 """
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ RELEASE_S: Final = 1.0
 # The committed offsets of partitions that came. Where Kafka does not tell in time, the gateway goes by what
 # it has read in the topic of offsets, which may be a moment behind.
 COMMITTED_S: Final = 5.0
+# How soon a commit that cannot have the consumer looks whether it has to hand itself over.
+TURN_S: Final = 0.01
 # After an error of the library, before the next attempt.
 PAUSE_S: Final = 1.0
 # How long a member may be without knowing what it holds before those who wait are told. Shorter than a
@@ -85,6 +88,29 @@ class Listener(Protocol):
         ...
 
 
+class _Commit:
+    """One that another thread waits for."""
+
+    def __init__(self, offsets: Mapping[Place, int]) -> None:
+        self._offsets = offsets
+        self._done = threading.Event()
+        self._error: KafkaTrouble | None = None
+
+    def settle(self, commit: Callable[[Mapping[Place, int]], None]) -> None:
+        try:
+            commit(self._offsets)
+        except KafkaTrouble as error:
+            self._error = error
+        self._done.set()
+
+    def wait(self) -> None:
+        """Raises KafkaTrouble. Nobody takes it up any more where the release is over."""
+        if not self._done.wait(2 * RELEASE_S):
+            raise trouble_of("commit in time", KafkaError(KafkaError.REBALANCE_IN_PROGRESS))
+        if self._error is not None:
+            raise self._error
+
+
 class GroupMember:
     """`topics` and `leaving` are set by the event loop; everything else belongs to the thread of `turn`."""
 
@@ -106,8 +132,11 @@ class GroupMember:
         self._count_members = count_members
         self._listener = listener
         self._consumer: Consumer | None = None
-        # A consumer that is closed during a commit of another thread is used after its end.
+        # The library lets one thread into a consumer at a time, and its callbacks count as the call that
+        # they came from. A commit of another thread waits here instead, where it can be handed over.
         self._in_use = threading.Lock()
+        # Of the release that is under way; None ends it.
+        self._last_commits: queue.SimpleQueue[_Commit | None] | None = None
         self._held: frozenset[Place] = frozenset()
         self._holds = False
         self._subscribed: frozenset[str] = frozenset()
@@ -127,7 +156,7 @@ class GroupMember:
         if time.monotonic() < self._paused_until_s:
             return True
         try:
-            with as_kafka_error():
+            with self._in_use, as_kafka_error():
                 self._work()
         except KafkaException as error:
             self._complain(error.args[0])
@@ -242,12 +271,25 @@ class GroupMember:
         if not self._holds:
             return
         self._holds = False
-        done = threading.Event()
-        self._listener.releasing(done.set)
-        done.wait(RELEASE_S)
+        commits: queue.SimpleQueue[_Commit | None] = queue.SimpleQueue()
+        self._last_commits = commits
+        self._listener.releasing(lambda: commits.put(None))
+        self._commit_last(commits, time.monotonic() + RELEASE_S)
+        self._last_commits = None
         self._held = frozenset()
         self._waiting_since_s = time.monotonic()
         self._listener.released()
+
+    def _commit_last(self, commits: "queue.SimpleQueue[_Commit | None]", until_s: float) -> None:
+        """What is handed over, until it is said that nothing follows."""
+        while (left_s := until_s - time.monotonic()) > 0:
+            try:
+                commit = commits.get(timeout=left_s)
+            except queue.Empty:
+                return
+            if commit is None:
+                return
+            commit.settle(self._commit_now)
 
     def _lost(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
         self._held, self._holds = frozenset(), False
@@ -259,17 +301,29 @@ class GroupMember:
     def commit(self, offsets: Mapping[Place, int]) -> None:
         """As a member, of what it holds. Raises KafkaTrouble, with UNKNOWN_MEMBER_ID where it does not hold
         all of it any more."""
+        while not self._in_use.acquire(timeout=TURN_S):
+            commits = self._last_commits
+            if commits is not None:
+                handed_over = _Commit(offsets)
+                commits.put(handed_over)
+                handed_over.wait()
+                return
+        try:
+            self._commit_now(offsets)
+        finally:
+            self._in_use.release()
+
+    def _commit_now(self, offsets: Mapping[Place, int]) -> None:
         what = f"commit offsets of group {self.group!r}"
         places = [
             TopicPartition(name, number, offset) for (name, number), offset in offsets.items()
         ]
-        with self._in_use:
-            if self._consumer is None or not self._held.issuperset(offsets):
-                raise trouble_of(what, KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
-            try:
-                done = self._consumer.commit(offsets=places, asynchronous=False)
-            except KafkaException as error:
-                raise trouble_of(what, error) from None
+        if self._consumer is None or not self._held.issuperset(offsets):
+            raise trouble_of(what, KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
+        try:
+            done = self._consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            raise trouble_of(what, error) from None
         for place in done or ():
             if place.error is not None:
                 raise trouble_of(what, place.error)
