@@ -36,6 +36,11 @@ class Reader:
         return len(self.cursor.readers) > 1
 
     @property
+    def ready(self) -> Pending[object] | None:
+        """Done when it is known which partitions are read here; None when it is."""
+        return self.cursor.ready
+
+    @property
     def messages(self) -> int:
         return sum(table.messages for table in self.in_flight.values())
 

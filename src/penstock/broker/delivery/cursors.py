@@ -54,6 +54,14 @@ class Cursors:
         cursor.readers[reader] = None
         return reader
 
+    def held(self, group: str) -> dict[str, list[int]]:
+        """By topic: the partitions that readers of the group share here."""
+        return {
+            topic: cursor.partitions
+            for (one, topic), cursor in self._groups.items()
+            if one == group and cursor.readers
+        }
+
     def left(self, cursor: SharedCursor) -> None:
         """A reader has gone, or a commit is done: the cursor is dropped when nothing would be lost."""
         if not cursor.disposable:

@@ -76,6 +76,15 @@ class SharedCursor:
         self._commit_planned = False
         self._forgotten = False
 
+    @property
+    def ready(self) -> Pending[object] | None:
+        return self._share.ready
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that are handed out here."""
+        return [lane.partition for lane in self._in_turn]
+
     # --- partitions ------------------------------------------------------------------------------
 
     def open(self, principal: Principal) -> None:
