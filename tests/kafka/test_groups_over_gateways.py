@@ -136,6 +136,8 @@ def shown(gateway: LiveServer, group: str, members: dict[str, list[int]]) -> Non
     """HTTP shows the members of this gateway, with what they read."""
     found = with_key(gateway)("GET", f"groups/{group}").json
     assert {one["member"]: one["partitions"] for one in found["members"]} == members
+    read = sorted(number for numbers in members.values() for number in numbers)
+    assert list(found["held"].values()) == [read]
 
 
 class Consumers:

@@ -78,8 +78,13 @@ class _Shared:
         self.expires_us = 0
 
     def look(self, now_us: int, count: int) -> None:
-        """Drops members that were silent for too long, and takes over what there is to divide."""
-        silent = [name for name, member in self.members.items() if member.expires_us <= now_us]
+        """Drops members that were silent for too long, and takes over what there is to divide. As long as
+        that is not known, members wait for their answer and cannot say anything."""
+        silent = (
+            [name for name, member in self.members.items() if member.expires_us <= now_us]
+            if self.share.ready is None
+            else []
+        )
         for name in silent:
             del self.members[name]
         self.count = count
@@ -201,6 +206,14 @@ class Sharing:
     def counts(self) -> dict[tuple[str, str], int]:
         """Members by group and topic; those too that are silent and not missed yet."""
         return {place: len(shared.members) for place, shared in self._shared.items()}
+
+    def held(self, group: str) -> dict[str, list[int]]:
+        """By topic: the partitions that members here divide."""
+        return {
+            topic: list(shared.partitions)
+            for (one, topic), shared in self._shared.items()
+            if one == group
+        }
 
     def describe(self, group: str) -> list[SharedMember]:
         """The members of a group that are not silent, by topic, with what they read as of their last

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.kafka.clients import Clients, as_kafka_error
-from penstock.kafka.cluster import KafkaTrouble, Place, trouble_of
+from penstock.kafka.cluster import AWAY, KafkaTrouble, Place, trouble_of
 
 # A gateway that dies loses its partitions after this long, as it loses its other duties.
 SESSION_MS: Final = 10_000
@@ -160,6 +160,7 @@ class GroupMember:
                 self._work()
         except KafkaException as error:
             self._complain(error.args[0])
+            self._begin_anew()
             self._paused_until_s = time.monotonic() + PAUSE_S
         self._look_at_the_time()
         return True
@@ -183,8 +184,17 @@ class GroupMember:
             if message is None:
                 return
             error = message.error()
+            if error is not None and error.fatal():
+                raise KafkaException(error)
             if error is not None:
                 self._complain(error)
+
+    def _begin_anew(self) -> None:
+        """With another consumer: this one is of no use any more, or it never was."""
+        if self._holds:
+            self._lost_all()
+        self._close_consumer()
+        self._subscribed = frozenset()
 
     def _made(self) -> Consumer:
         chosen = self._clients.options.client
@@ -194,6 +204,7 @@ class GroupMember:
         }
         return self._clients.consumer(
             group_id=self.group,
+            group_protocol="classic",
             client_id=self._client_id,
             partition_assignment_strategy=STRATEGY,
             topic_metadata_refresh_interval_ms=METADATA_MS,
@@ -210,17 +221,20 @@ class GroupMember:
             self._listener.tired(error, self._complained)
 
     def _complain(self, error: object) -> None:
-        if not isinstance(error, KafkaError):
-            self._reason = str(error)
-        elif error.code() != KafkaError._PARTITION_EOF:
-            self._reason = error.str()
-        if not self._complained:
-            self._complained = True
-            logger.warning("group %r cannot be read for: %s", self.group, self._reason)
+        """Once for each time that it is in the group. That nobody answers is told once for all clients."""
+        found = trouble_of(f"read for group {self.group!r}", error)
+        self._reason = found.reason
+        if not self._complained and found.code not in AWAY:
+            logger.warning("%s", found)
+        self._complained = True
 
     def close(self) -> None:
         """Leaves the group, so that others have its partitions at once."""
         self._release()
+        self._close_consumer()
+        self.left.set()
+
+    def _close_consumer(self) -> None:
         with self._in_use:
             consumer, self._consumer = self._consumer, None
             try:
@@ -229,7 +243,6 @@ class GroupMember:
                         consumer.close()
             except (KafkaException, RuntimeError) as error:
                 logger.warning("leaving group %r: %s", self.group, error)
-        self.left.set()
 
     # --- what Kafka tells, in the same thread -----------------------------------------------------
 
@@ -292,6 +305,9 @@ class GroupMember:
             commit.settle(self._commit_now)
 
     def _lost(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
+        self._lost_all()
+
+    def _lost_all(self) -> None:
         self._held, self._holds = frozenset(), False
         self._waiting_since_s = time.monotonic()
         self._listener.lost()

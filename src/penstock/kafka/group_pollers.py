@@ -1,6 +1,7 @@
 """The few threads in which members of groups are kept alive: librdkafka wants each to be asked for news now
 and then, and a thread for each group would be many that do nothing."""
 
+import logging
 import threading
 from typing import Final
 
@@ -11,6 +12,9 @@ POLLERS: Final = 4
 # Between two looks at each: how much later than Kafka tells it a rebalance is noticed, at most. A look that
 # finds nothing takes two microseconds.
 LOOK_S: Final = 0.05
+
+
+logger = logging.getLogger(__name__)
 
 
 class _Poller:
@@ -35,7 +39,7 @@ class _Poller:
         while not self._closing:
             self._news.clear()
             members = self.members
-            over = {one for one in members if not one.turn()}
+            over = {one for one in members if not _turned(one)}
             if over:
                 with self._lock:
                     self.members = [one for one in self.members if one not in over]
@@ -50,6 +54,14 @@ class _Poller:
 
     def join(self) -> None:
         self._thread.join()
+
+
+def _turned(member: GroupMember) -> bool:
+    try:
+        return member.turn()
+    except Exception:  # a defect in the work for one group must not end that for the others
+        logger.exception("group %r: a defect", member.group)
+        return True
 
 
 class Pollers:

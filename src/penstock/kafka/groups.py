@@ -9,9 +9,10 @@ refuses a commit from outside while a group has members of its own protocol. Whe
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -38,6 +39,10 @@ FORGOTTEN_KEPT: Final = 1_000
 LEAVE_S: Final = 5.0
 # Of one commit through a member whose group is shared out anew each time.
 ATTEMPTS: Final = 3
+# How long an own commit may take until it is read in Kafka's topic.
+OWN_S: Final = 5.0
+# More than one place has in that time, one commit after the other.
+OWN_KEPT: Final = 10_000
 # How long a broker may take to hear of a new topic.
 NEW_TOPIC_S: Final = 3.0
 NEW_TOPIC_PAUSE_S: Final = 0.02
@@ -72,6 +77,16 @@ class _Waiting:
             one.settle(None, error)
 
 
+@dataclass(slots=True)
+class _Own:
+    """Commits of this gateway to one place that have not come by in Kafka's topic, in their order: what
+    comes before the last of them is older, and `missed` is the last of that."""
+
+    offsets: deque[int] = field(default_factory=lambda: deque(maxlen=OWN_KEPT))
+    until_s: float = 0.0
+    missed: Committed | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Sending:
     """One call. `member`: through whom, None from outside."""
@@ -101,6 +116,7 @@ class KafkaGroups:
         self._updated_us: dict[str, int] = {}
         # When topics went that were deleted lately, by their names in Kafka.
         self._forgotten_us: dict[str, int] = {}
+        self._own: dict[tuple[str, Place], _Own] = {}
         self._names = SortedNames()
         self._waiting: dict[str, _Waiting] = {}
         # Set by the engine.
@@ -176,6 +192,11 @@ class KafkaGroups:
         member = None if here is None else here.member
         sending = _Sending(waiting.offsets, waiting.pending, member)
         waiting.offsets, waiting.pending, waiting.running = {}, [], True
+        until_s = time.monotonic() + OWN_S
+        for place, offset in sending.offsets.items():
+            own = self._own.setdefault((group, place), _Own())
+            own.offsets.append(offset)
+            own.until_s = until_s
         leaving = self.shares.leaving(group)
 
         def work() -> None:
@@ -227,10 +248,10 @@ class KafkaGroups:
         self, group: str, waiting: _Waiting, sending: _Sending, error: LogError | None
     ) -> None:
         waiting.running = False
+        for place, offset in sending.offsets.items():
+            self._heard(group, place, offset, error)
         if error is None:
             waiting.attempts = 0
-            for place, offset in sending.offsets.items():
-                self._put(group, place, offset, self._clock_us())
         elif sending.member is not None and self._is_tried_again(waiting, error):
             waiting.offsets = {**sending.offsets, **waiting.offsets}
             waiting.pending = [*sending.pending, *waiting.pending]
@@ -244,6 +265,20 @@ class KafkaGroups:
             self._send(group, waiting)
         elif self._waiting.get(group) is waiting:
             del self._waiting[group]
+
+    def _heard(self, group: str, place: Place, offset: int, error: LogError | None) -> None:
+        """How a commit has ended. One that has come by already is known, and perhaps a later one too."""
+        own = self._own.get((group, place))
+        if own is None:
+            return
+        if error is None:
+            self._put(group, place, offset, self._clock_us())
+            return
+        own.offsets.pop()  # one is under way at a time
+        if not own.offsets:
+            del self._own[group, place]
+            if own.missed is not None:
+                self._follow([own.missed])
 
     def _is_tried_again(self, waiting: _Waiting, error: LogError) -> bool:
         """The group was shared out anew meanwhile: who holds the partition now is asked then."""
@@ -303,6 +338,7 @@ class KafkaGroups:
     ) -> None:
         if error is None:
             for place in places:
+                self._own.pop((group, place), None)
                 self._take_away(group, place)
         pending.settle(None, error)
 
@@ -361,6 +397,8 @@ class KafkaGroups:
     def _follow(self, news: list[Committed]) -> None:
         for one in news:
             place = (one.topic, one.partition)
+            if self._is_older(one, place):
+                continue
             if one.offset is None:
                 self._take_away(one.group, place)
             elif place in self._waiting.get(one.group, _Waiting()).offsets:
@@ -369,6 +407,20 @@ class KafkaGroups:
                 continue  # of a topic that was deleted since
             else:
                 self._put(one.group, place, one.offset, one.time_ms * 1000)
+
+    def _is_older(self, one: Committed, place: Place) -> bool:
+        """Than the last commit of this gateway, which is acknowledged or under way."""
+        own = self._own.get((one.group, place))
+        if own is None:
+            return False
+        if one.offset in own.offsets:
+            while own.offsets.popleft() != one.offset:
+                continue
+        if not own.offsets or time.monotonic() > own.until_s:
+            del self._own[one.group, place]
+            return False
+        own.missed = one
+        return True
 
     def found(self, group: str, place: Place, offset: int | None) -> None:
         """Asked for just now, while what is followed may be a moment behind. A commit that waited here and
@@ -418,6 +470,7 @@ class KafkaGroups:
             if any(kafka_name == one for one, _ in found)
         ]:
             for place in [one for one in self._offsets[group] if one[0] == kafka_name]:
+                self._own.pop((group, place), None)
                 self._take_away(group, place)
 
     def close(self) -> None:

@@ -85,7 +85,16 @@ async def group(api: Api, who: Principal, name: str) -> Json:
         "offsets": offsets,
         "members": [_member(one) for one in members],
         "connections": subscribers,
+        "held": _held(api, who, name),
     }
+
+
+def _held(api: Api, who: Principal, name: str) -> dict[str, list[int]]:
+    """By topic: the partitions that this server hands out for the group, to members and to Fujin's readers.
+    Where there are other servers, they have the others."""
+    broker = api.broker
+    found = {**broker.cursors.held(name), **broker.sharing.held(name)}
+    return {topic: found[topic] for topic in sorted(found) if _may_see(api, who, topic)}
 
 
 def _may_see(api: Api, who: Principal, topic: str) -> bool:
