@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Assigned:
     """`topics`: those that were subscribed to. `committed`: of what is held, where Kafka has told it; None
-    where nothing is. `alone`: the group has no other member."""
+    where nothing is. `alone`: the group has no other member; known of the first one alone."""
 
     topics: frozenset[str]
     held: frozenset[Place]
@@ -139,6 +139,7 @@ class GroupMember:
         self._last_commits: queue.SimpleQueue[_Commit | None] | None = None
         self._held: frozenset[Place] = frozenset()
         self._holds = False
+        self._was_assigned = False
         self._subscribed: frozenset[str] = frozenset()
         self._paused_until_s = 0.0
         # Since when it is not known what is held; None while it is, and when that was told.
@@ -272,10 +273,14 @@ class GroupMember:
         }
 
     def _is_alone(self) -> bool:
+        """Asked once, when it begins. Where nobody can tell, nothing that is committed is passed over."""
+        if self._was_assigned:
+            return False
+        self._was_assigned = True
         try:
             return self._count_members(self.group) <= 1
         except KafkaTrouble:
-            return False  # then nothing that is committed is passed over
+            return False
 
     def _revoked(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
         self._release()

@@ -188,6 +188,7 @@ class GroupHere:
     def _lost(self) -> None:
         self.state = State.JOINING
         self._hold(frozenset())
+        self._tell()
 
     def _take(self, news: Assigned) -> None:
         if self.over:
@@ -197,6 +198,7 @@ class GroupHere:
             self._assigned_once = True
             self.had_others = not news.alone
         offsets = self._all.offsets
+        self._hold(news.held)
         for place, offset in news.committed.items():
             offsets.found(self.name, place, offset)
         self.committed = {
@@ -205,8 +207,8 @@ class GroupHere:
             else offsets.last_known(self.name, place)
             for place in news.held
         }
-        self._hold(news.held)
-        for share in self.shares:
+        self._tell()
+        for share in list(self.shares):
             if share.kafka_name in news.topics:
                 share.told()
         offsets.go_on(self.name)
@@ -216,6 +218,8 @@ class GroupHere:
         self.numbers = {}
         for name, number in sorted(held):
             self.numbers.setdefault(name, []).append(number)
+
+    def _tell(self) -> None:
         for share in list(self.shares):
             share.changed()
 

@@ -41,8 +41,8 @@ LEAVE_S: Final = 5.0
 ATTEMPTS: Final = 3
 # How long an own commit may take until it is read in Kafka's topic.
 OWN_S: Final = 5.0
-# More than one place has in that time, one commit after the other.
-OWN_KEPT: Final = 10_000
+# Of one place, one after the other: more than come until the first of them is read.
+OWN_KEPT: Final = 1_000
 # How long a broker may take to hear of a new topic.
 NEW_TOPIC_S: Final = 3.0
 NEW_TOPIC_PAUSE_S: Final = 0.02
@@ -184,12 +184,25 @@ class KafkaGroups:
             if here.stuck is not None:
                 self.give_up(group, here.stuck)
             return
-        if here is not None:
-            self._refuse_others(group, waiting, here.held)
-        if not waiting.pending:
+        refused = [] if here is None else self._taken_out(waiting, here.held)
+        if waiting.pending:
+            self._begin_call(group, waiting, None if here is None else here.member)
+        else:
             self._waiting.pop(group, None)
-            return
-        member = None if here is None else here.member
+        for (name, number), one in refused:
+            reason = f"this server does not hold partition {number} of {from_kafka(name)!r} for it"
+            one.settle(None, GroupHasMembers(group, reason))
+
+    def _taken_out(
+        self, waiting: _Waiting, held: frozenset[Place]
+    ) -> list[tuple[Place, Pending[object]]]:
+        """Commits of partitions that another member has."""
+        refused = [one for one in waiting.pending if one[0] not in held]
+        waiting.pending = [one for one in waiting.pending if one[0] in held]
+        waiting.offsets = {place: at for place, at in waiting.offsets.items() if place in held}
+        return refused
+
+    def _begin_call(self, group: str, waiting: _Waiting, member: GroupMember | None) -> None:
         sending = _Sending(waiting.offsets, waiting.pending, member)
         waiting.offsets, waiting.pending, waiting.running = {}, [], True
         until_s = time.monotonic() + OWN_S
@@ -206,15 +219,6 @@ class KafkaGroups:
             self._post(lambda: self._sent(group, waiting, sending, error))
 
         self._executor.submit(work)
-
-    def _refuse_others(self, group: str, waiting: _Waiting, held: frozenset[Place]) -> None:
-        """Commits of partitions that another member has."""
-        refused = [one for one in waiting.pending if one[0] not in held]
-        waiting.pending = [one for one in waiting.pending if one[0] in held]
-        waiting.offsets = {place: at for place, at in waiting.offsets.items() if place in held}
-        for (name, number), one in refused:
-            reason = f"this server does not hold partition {number} of {from_kafka(name)!r} for it"
-            one.settle(None, GroupHasMembers(group, reason))
 
     def go_on(self, group: str) -> None:
         waiting = self._waiting.get(group)
@@ -247,24 +251,20 @@ class KafkaGroups:
     def _sent(
         self, group: str, waiting: _Waiting, sending: _Sending, error: LogError | None
     ) -> None:
-        waiting.running = False
         for place, offset in sending.offsets.items():
             self._heard(group, place, offset, error)
-        if error is None:
-            waiting.attempts = 0
-        elif sending.member is not None and self._is_tried_again(waiting, error):
+        if self._is_tried_again(waiting, sending, error):
             waiting.offsets = {**sending.offsets, **waiting.offsets}
             waiting.pending = [*sending.pending, *waiting.pending]
-            self._send(group, waiting)
-            return
-        for _, one in sending.pending:
-            one.settle(None, error)
+        else:
+            waiting.attempts = 0
+            for _, one in sending.pending:
+                one.settle(None, error)
         if self._closing.is_set():
             waiting.refuse(LogClosed())
-        if waiting.pending:
-            self._send(group, waiting)
-        elif self._waiting.get(group) is waiting:
-            del self._waiting[group]
+        # Not before: whoever is told may commit again, which has to wait for its turn.
+        waiting.running = False
+        self._send(group, waiting)
 
     def _heard(self, group: str, place: Place, offset: int, error: LogError | None) -> None:
         """How a commit has ended. One that has come by already is known, and perhaps a later one too."""
@@ -280,10 +280,11 @@ class KafkaGroups:
             if own.missed is not None:
                 self._follow([own.missed])
 
-    def _is_tried_again(self, waiting: _Waiting, error: LogError) -> bool:
+    def _is_tried_again(self, waiting: _Waiting, sending: _Sending, error: LogError | None) -> bool:
         """The group was shared out anew meanwhile: who holds the partition now is asked then."""
         waiting.attempts += 1
-        return isinstance(error, GroupHasMembers) and waiting.attempts < ATTEMPTS
+        thrown_out = sending.member is not None and isinstance(error, GroupHasMembers)
+        return thrown_out and waiting.attempts < ATTEMPTS
 
     def _try(self, call: Callable[[], None], group: str) -> LogError | None:
         try:
