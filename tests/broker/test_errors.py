@@ -19,6 +19,11 @@ CASES: list[tuple[Exception, Code, str]] = [
     (log.LogError(), Code.INTERNAL, "internal error"),
     (log.StoreTrouble("Kafka cannot be reached"), Code.STORAGE_ERROR, "Kafka cannot be reached"),
     (log.GroupInUse("group 'g' has members"), Code.INVALID_REQUEST, "group 'g' has members"),
+    (
+        log.TooManyGroups("g", 5, "kafka.group_clients"),
+        Code.LIMIT_REACHED,
+        "for 5 groups, the most",
+    ),
     (log.CorruptLog(PATH, 7, "checksum", 5, 9), Code.CORRUPT_LOG, "offsets 5 to 8"),
     (log.KeyUnknown(PATH, 7, "encrypted with key 3", 5, 9), Code.CORRUPT_LOG, "with key 3"),
     (log.KeyMissing("orders", 3), Code.INTERNAL, "internal error"),

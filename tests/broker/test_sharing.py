@@ -10,6 +10,8 @@ from kit.partitions import Clock
 from penstock.broker import sharing
 from penstock.broker.errors import BrokerError, Code
 from penstock.broker.sharing import Sharing
+from penstock.log.engine import Pending, Share
+from penstock.log.shares import Changed
 
 SECOND_US = 1_000_000
 
@@ -155,3 +157,74 @@ def test_a_deleted_group_has_no_members() -> None:
     shared.forget("g", ["other", "t"])
     with pytest.raises(BrokerError, match="join again"):
         shared.heartbeat("g", "t", 2, "owner", member)
+
+
+class PartOfTopic:
+    """What a server has where others have the rest, as the engine would tell it."""
+
+    is_whole = False
+    had_others = True
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+        self.ready: Pending[object] | None = None
+        self.changed: Changed = lambda: None
+        self.leaves = 0
+
+    def held(self, partitions: int) -> list[int]:
+        return [number for number in self.numbers if number < partitions]
+
+    def committed(self, partition: int) -> int | None:
+        return None
+
+    def leave(self) -> None:
+        self.leaves += 1
+
+    def hold(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+        self.changed()
+
+
+def beside_others(part: PartOfTopic) -> tuple[Sharing, Clock]:
+    clock = Clock()
+
+    def open_share(_group: str, _topic: str, changed: Changed) -> Share:
+        part.changed = changed
+        return part
+
+    return Sharing(clock, bytes, open_share), clock
+
+
+def test_members_divide_what_this_server_has() -> None:
+    part = PartOfTopic(1, 4, 5)
+    shared, _ = beside_others(part)
+    place = "g", "t", 6, "owner"
+    first = shared.join(*place, "", 0)
+    assert first.partitions == [1, 4, 5] and shared.held("g") == {"t": [1, 4, 5]}
+    part.hold(0)
+    part.hold(1, 4, 5)
+    told = shared.heartbeat(*place, first.member)
+    # Others had them meanwhile: the generation says so.
+    assert told.partitions == [1, 4, 5] and told.generation == first.generation + 2
+    assert shared.heartbeat("g", "t", 5, "owner", first.member).partitions == [1, 4]
+    shared.leave(*place, first.member)
+    assert part.leaves == 1
+
+
+def test_where_others_wait_silence_is_noticed_without_a_question() -> None:
+    part = PartOfTopic(0)
+    shared, clock = beside_others(part)
+    shared.join("g", "t", 1, "owner", "", 1_000)
+    clock.now_us += SECOND_US - 1
+    shared.expire()
+    assert part.leaves == 0
+    clock.now_us += 1
+    # Who still waits for the first answer cannot be silent.
+    part.ready = Pending()
+    shared.expire()
+    assert part.leaves == 0
+    assert shared.ready("g", "t") is part.ready
+    part.ready = None
+    shared.expire()
+    assert part.leaves == 1
+    assert shared.groups() == set()

@@ -428,6 +428,24 @@ def test_an_impossible_group_is_refused(engine: Engine, topic: str) -> None:
             engine.commit_offset(group, topic, 0, 0)
 
 
+# --- who reads for a group ------------------------------------------------------------------------
+
+
+def test_the_only_server_hands_out_all_partitions(engine: Engine, topic: str, named: Named) -> None:
+    group = named("readers")
+    share = engine.share(group, topic, lambda: None, lambda: [])
+    if share.ready is not None:
+        share.ready.result(WAIT_S)
+    assert list(share.held(2)) == [0, 1] and list(share.held(1)) == [0]
+    assert not share.had_others
+    done(engine, engine.commit_offset(group, topic, 1, 7))
+    assert engine.committed_offset(group, topic, 1) == 7
+    engine.post(share.leave)
+    done(engine, engine.delete_group(group))
+    with pytest.raises(UnknownTopic):
+        engine.share(group, named("unknown"), lambda: None, lambda: [])
+
+
 # --- the whole ------------------------------------------------------------------------------------
 
 

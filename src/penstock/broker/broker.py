@@ -288,6 +288,7 @@ class Broker(GroupSide):
             return
         # First, so that the timer continues whatever fails below.
         self._schedule(TICK_S, self._tick)
+        self.sharing.expire()
         self._look()
 
     def _look(self) -> None:

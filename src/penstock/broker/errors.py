@@ -180,6 +180,7 @@ MAPPING: Final[dict[type[BaseException], tuple[Code, Callable[[Any], str]]]] = {
     log.LogError: (Code.INTERNAL, _without_detail),
     log.StoreTrouble: (Code.STORAGE_ERROR, str),
     log.GroupInUse: (Code.INVALID_REQUEST, str),
+    log.TooManyGroups: (Code.LIMIT_REACHED, str),
     log.CorruptLog: (Code.CORRUPT_LOG, _damaged),
     log.KeyUnknown: (Code.CORRUPT_LOG, _damaged),
     # Of a start, or of a SIGHUP: no peer ever asked for it.

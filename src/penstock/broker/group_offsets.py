@@ -22,6 +22,11 @@ from penstock.names import flaw
 MAX_LOOSE_OFFSETS: Final = 10_000
 
 
+def _nothing_to_commit() -> list[Pending[object]]:
+    """Members of these groups commit themselves."""
+    return []
+
+
 class GroupSide(TopicSide):
     def __init__(
         self,
@@ -35,7 +40,11 @@ class GroupSide(TopicSide):
         super().__init__(engine, access, options, clock_us, schedule, run)
         self.members = Members()
         # By the clock of the run: a wall clock that jumps throws nobody out.
-        self.sharing = Sharing(engine.run_us, os.urandom)
+        self.sharing = Sharing(
+            engine.run_us,
+            os.urandom,
+            lambda group, topic, changed: engine.share(group, topic, changed, _nothing_to_commit),
+        )
         self._loose_offsets: dict[tuple[str, str, int], int] = {}
 
     def commit_offset(

@@ -43,6 +43,9 @@ ANSWER_S: Final = 30.0
 OFFSETS_S: Final = 0.5
 OFFSETS_PAUSE_S: Final = 4.0
 
+# A description of a group, which others wait for: who asks can do without.
+DESCRIBE_S: Final = 5.0
+
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library has no types here
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # nor here
 
@@ -295,6 +298,12 @@ class Cluster:
             for place in result.topic_partitions:
                 if place.error is not None:
                     raise trouble_of(f"commit offsets of group {group!r}", place.error)
+
+    def count_members(self, group: str) -> int:
+        """By Kafka's own protocol, of all gateways and of other clients."""
+        patience_s = min(DESCRIBE_S, self._answer_s)
+        asked = self._admin.describe_consumer_groups([group], request_timeout=patience_s)
+        return len(self._wait(f"describe group {group!r}", asked[group]).members)
 
     def delete_group(self, group: str) -> None:
         asked = self._admin.delete_consumer_groups([group], request_timeout=self._answer_s)

@@ -26,6 +26,7 @@ from penstock.kafka.ends import Ends
 from penstock.kafka.finding import Finding
 from penstock.kafka.flights import Flight
 from penstock.kafka.gateways import Beat, Gateways
+from penstock.kafka.group_shares import GroupShares
 from penstock.kafka.groups import KafkaGroups
 from penstock.kafka.idempotence import Idempotence
 from penstock.kafka.looking import Looking
@@ -68,6 +69,7 @@ from penstock.log.errors import (
     UnknownPartition,
 )
 from penstock.log.settings import TopicSettings
+from penstock.log.shares import Changed, GivingAway, Share
 
 # Administration, commits of groups and questions of time: each waits for an answer of Kafka.
 THREADS: Final = 8
@@ -75,6 +77,8 @@ MILLISECOND_US: Final = 1000
 # Accepted and not yet acknowledged by Kafka, over all partitions; librdkafka holds a copy of it.
 MAX_UNDURABLE_BYTES: Final = 256 * 1024 * 1024
 CACHE_BYTES: Final = 256 * 1024 * 1024
+# Groups that this gateway reads for at once, each with a client of librdkafka.
+GROUP_CLIENTS: Final = 100
 # How long a start waits until it is known who has which duty: longer only where somebody died just now.
 DUTIES_S: Final = 3.0
 
@@ -94,6 +98,7 @@ class KafkaEngineOptions:
     undurable_bytes: int = MAX_UNDURABLE_BYTES
     transaction_memory_us: int | None = None
     with_origin: bool = False
+    group_clients: int = GROUP_CLIENTS
     gateway_id: str = field(default_factory=lambda: f"gateway-{os.urandom(6).hex()}")
 
 
@@ -146,6 +151,14 @@ class KafkaEngine:
             self.clients, self._cluster, self._executor, self.post, clock_us
         )
         opened.callback(self.groups_known.close)
+        self.shares = self.groups_known.shares = GroupShares(
+            self.clients,
+            options.gateway_id,
+            options.group_clients,
+            self._cluster.count_members,
+            self.groups_known,
+            self.post,
+        )
         self.ends = Ends()
         self.transactions = KafkaTransactions(
             self.clients,
@@ -186,8 +199,8 @@ class KafkaEngine:
     # --- the cluster -----------------------------------------------------------------------------
 
     def announce(self, address: str, flight: str) -> None:
-        duties = self._duties.names
-        self.gateways.announce(Beat(address, flight, __version__, clock_us(), duties))
+        beat = Beat(address, flight, __version__, clock_us(), duties=self._duties.names)
+        self.gateways.announce(beat)
         self._duties.wait_until_known(DUTIES_S)
 
     def cluster(self) -> ClusterView:
@@ -486,6 +499,18 @@ class KafkaEngine:
     def delete_group(self, group: str, topic: str | None = None) -> Pending[object]:
         return self.groups_known.delete(group, topic)
 
+    def share(self, group: str, topic: str, changed: Changed, giving_away: GivingAway) -> Share:
+        found = self.topics_known.get(topic)
+        if self._closed:
+            raise LogClosed
+        self.groups_known.check_name(group)
+        share = self.shares.join(group, found.kafka_name, changed, giving_away)
+        if found.creation is None:
+            share.topic_made(None)
+        else:
+            found.waiting.append(share.topic_made)
+        return share
+
     def purge_topic(self, topic: str) -> Pending[int]:
         """Kafka does not tell how many bytes that gave back: 0."""
         found = self.topics_known.get(topic)
@@ -563,6 +588,7 @@ class KafkaEngine:
         self._looking.close()
         self._follower.close()
         self._readers.close()
+        self.shares.close()
         # Topics that are being made, and then the appends that wait for them.
         self.groups_known.close()
         self._executor.shutdown()

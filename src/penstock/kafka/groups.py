@@ -3,13 +3,15 @@ calls.
 
 A thread reads `__consumer_offsets` from the beginning and follows it, so every gateway knows every
 commit, whoever made it, Kafka's tools too. Commits of one group that wait are joined into one call. Kafka
-refuses a commit from outside while a group has members of its own protocol: that is one clear error.
+refuses a commit from outside while a group has members of its own protocol. Where this gateway has one
+(group_shares.py), the commit goes through it if it holds the partition; everything else is one clear error.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -17,6 +19,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from penstock.kafka.clients import Clients
 from penstock.kafka.cluster import Cluster, KafkaAway, KafkaRefused, KafkaTrouble, Place, trouble_of
 from penstock.kafka.echoes import Echoes, Sent
+from penstock.kafka.group_member import GroupMember
+from penstock.kafka.group_shares import GroupShares, State
 from penstock.kafka.names import from_kafka, is_own, to_kafka
 from penstock.kafka.offsets_topic import OFFSETS_TOPIC, Committed, decode
 from penstock.log.errors import GroupInUse, InvalidGroupName, LogClosed, LogError
@@ -31,6 +35,10 @@ TAKEN_AT_ONCE: Final = 5_000
 ABSENT_S: Final = 1.0
 # More than are deleted in the moments until their last commits are read.
 FORGOTTEN_KEPT: Final = 1_000
+# How long a client may take that is leaving its group; then Kafka says what it thinks of that.
+LEAVE_S: Final = 5.0
+# Of one commit through a member whose group is shared out anew each time.
+ATTEMPTS: Final = 3
 # How long a broker may take to hear of a new topic.
 NEW_TOPIC_S: Final = 3.0
 NEW_TOPIC_PAUSE_S: Final = 0.02
@@ -49,12 +57,30 @@ class GroupHasMembers(GroupInUse):
 
 
 class _Waiting:
-    """Commits of one group that wait while another call is under way."""
+    """Commits of one group that wait while another call is under way, or until it is known what this
+    gateway holds of the group."""
 
     def __init__(self) -> None:
         self.offsets: dict[Place, int] = {}
-        self.pending: list[Pending[object]] = []
+        self.pending: list[tuple[Place, Pending[object]]] = []
         self.running = False
+        self.attempts = 0
+
+    def refuse(self, error: LogError) -> None:
+        pending, self.pending = self.pending, []
+        self.offsets = {}
+        for _, one in pending:
+            one.settle(None, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """One call. `member`: through whom, None from outside."""
+
+    offsets: dict[Place, int]
+    pending: list[tuple[Place, Pending[object]]]
+    member: GroupMember | None
+    sent: dict[Place, Sent]
 
 
 class KafkaGroups:
@@ -77,9 +103,11 @@ class KafkaGroups:
         self._updated_us: dict[str, int] = {}
         # When topics went that were deleted lately, by their names in Kafka.
         self._forgotten_us: dict[str, int] = {}
-        self._names = SortedNames()
         self._echoes = Echoes()
+        self._names = SortedNames()
         self._waiting: dict[str, _Waiting] = {}
+        # Set by the engine.
+        self.shares: GroupShares
         self._closing = threading.Event()
         self._loaded = threading.Event()
         self.error: str | None = None
@@ -117,38 +145,86 @@ class KafkaGroups:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def commit(self, group: str, topic: str, partition: int, offset: int) -> Pending[object]:
-        """Raises InvalidGroupName for a new group."""
+    def check_name(self, group: str) -> None:
         if group not in self._offsets and (reason := flaw(group)) is not None:
             raise InvalidGroupName(group, reason)
+
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> Pending[object]:
+        """Raises InvalidGroupName for a new group."""
+        self.check_name(group)
         if self._closing.is_set():
             raise LogClosed
         pending: Pending[object] = Pending()
         waiting = self._waiting.setdefault(group, _Waiting())
-        waiting.offsets[to_kafka(topic), partition] = offset
-        waiting.pending.append(pending)
-        if not waiting.running:
-            self._send(group, waiting)
+        place = to_kafka(topic), partition
+        waiting.offsets[place] = offset
+        waiting.pending.append((place, pending))
+        self._send(group, waiting)
         return pending
 
     def _send(self, group: str, waiting: _Waiting) -> None:
-        waiting.running = True
-        offsets, waiting.offsets = waiting.offsets, {}
-        pending, waiting.pending = waiting.pending, []
+        """What waits, unless a call is under way or it is not known what is held here."""
+        here = self.shares.of(group)
+        if waiting.running:
+            return
+        if here is not None and here.state is State.JOINING:
+            if here.stuck is not None:
+                self.give_up(group, here.stuck)
+            return
+        refused = [] if here is None else self._taken_out(waiting, here.held)
+        if waiting.pending:
+            self._begin_call(group, waiting, None if here is None else here.member)
+        else:
+            self._waiting.pop(group, None)
+        for (name, number), one in refused:
+            reason = f"this server does not hold partition {number} of {from_kafka(name)!r} for it"
+            one.settle(None, GroupHasMembers(group, reason))
+
+    def _taken_out(
+        self, waiting: _Waiting, held: frozenset[Place]
+    ) -> list[tuple[Place, Pending[object]]]:
+        """Commits of partitions that another member has."""
+        refused = [one for one in waiting.pending if one[0] not in held]
+        waiting.pending = [one for one in waiting.pending if one[0] in held]
+        waiting.offsets = {place: at for place, at in waiting.offsets.items() if place in held}
+        return refused
+
+    def _begin_call(self, group: str, waiting: _Waiting, member: GroupMember | None) -> None:
+        offsets = waiting.offsets
         sent = {place: self._echoes.send(group, place, at) for place, at in offsets.items()}
+        sending = _Sending(offsets, waiting.pending, member, sent)
+        waiting.offsets, waiting.pending, waiting.running = {}, [], True
+        leaving = self.shares.leaving(group)
 
         def work() -> None:
-            error = self._try(lambda: self._commit(group, offsets), group)
-            self._post(lambda: self._sent(group, waiting, sent, pending, error))
+            if leaving is not None:
+                leaving.left.wait(LEAVE_S)
+            error = self._try(lambda: self._commit(group, sending), group)
+            self._post(lambda: self._sent(group, waiting, sending, error))
 
         self._executor.submit(work)
 
-    def _commit(self, group: str, offsets: dict[Place, int]) -> None:
-        """A topic that was just made is not known to every broker at once."""
+    def go_on(self, group: str) -> None:
+        waiting = self._waiting.get(group)
+        if waiting is not None:
+            self._send(group, waiting)
+
+    def give_up(self, group: str, error: LogError) -> None:
+        waiting = self._waiting.get(group)
+        if waiting is not None and not waiting.running:
+            del self._waiting[group]
+            waiting.refuse(error)
+
+    def _commit(self, group: str, sending: _Sending) -> None:
+        """A topic that was just made is not known to every broker at once, and a member that is thrown out
+        hears of it a moment later."""
         until_s = time.monotonic() + NEW_TOPIC_S
         while True:
             try:
-                self._cluster.commit(group, offsets)
+                if sending.member is None:
+                    self._cluster.commit(group, sending.offsets)
+                else:
+                    sending.member.commit(sending.offsets)
                 return
             except KafkaRefused as error:
                 unknown = error.code == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -157,25 +233,24 @@ class KafkaGroups:
             self._closing.wait(NEW_TOPIC_PAUSE_S)
 
     def _sent(
-        self,
-        group: str,
-        waiting: _Waiting,
-        sent: dict[Place, Sent],
-        pending: list[Pending[object]],
-        error: LogError | None,
+        self, group: str, waiting: _Waiting, sending: _Sending, error: LogError | None
     ) -> None:
-        self._answered(group, sent, error)
-        for one in pending:
-            one.settle(None, error)
-        if waiting.pending and not self._closing.is_set():
-            self._send(group, waiting)
+        self._answered(group, sending.sent, error)
+        if self._is_tried_again(waiting, sending, error):
+            waiting.offsets = {**sending.offsets, **waiting.offsets}
+            waiting.pending = [*sending.pending, *waiting.pending]
         else:
-            for one in waiting.pending:
-                one.settle(None, LogClosed())
-            waiting.running = False
-            self._waiting.pop(group, None)
+            waiting.attempts = 0
+            for _, one in sending.pending:
+                one.settle(None, error)
+        if self._closing.is_set():
+            waiting.refuse(LogClosed())
+        # Not before: whoever is told may commit again, which has to wait for its turn.
+        waiting.running = False
+        self._send(group, waiting)
 
     def _answered(self, group: str, sent: dict[Place, Sent], error: LogError | None) -> None:
+        """How a call has ended. What has come by already is known, and perhaps a later commit too."""
         for place, one in sent.items():
             if error is not None:
                 self._echoes.failed(group, place, one)
@@ -186,6 +261,12 @@ class KafkaGroups:
             else:
                 self._put(group, place, one.offset, self._clock_us())
 
+    def _is_tried_again(self, waiting: _Waiting, sending: _Sending, error: LogError | None) -> bool:
+        """The group was shared out anew meanwhile: who holds the partition now is asked then."""
+        waiting.attempts += 1
+        thrown_out = sending.member is not None and isinstance(error, GroupHasMembers)
+        return thrown_out and waiting.attempts < ATTEMPTS
+
     def _try(self, call: Callable[[], None], group: str) -> LogError | None:
         try:
             call()
@@ -194,6 +275,8 @@ class KafkaGroups:
                 KafkaError.UNKNOWN_MEMBER_ID,
                 KafkaError.NON_EMPTY_GROUP,
                 KafkaError.ILLEGAL_GENERATION,
+                KafkaError.REBALANCE_IN_PROGRESS,
+                KafkaError.FENCED_INSTANCE_ID,
             ):
                 return GroupHasMembers(group, error.reason)
             return error
@@ -226,7 +309,11 @@ class KafkaGroups:
             if left:
                 self._cluster.commit(group, left)
 
+        leaving = self.shares.leaving(group)
+
         def work() -> None:
+            if leaving is not None:
+                leaving.left.wait(LEAVE_S)
             error = self._try(delete, group)
             self._post(lambda: self._deleted(group, sent, pending, error))
 
@@ -308,6 +395,24 @@ class KafkaGroups:
                 continue  # of a topic that was deleted since
             else:
                 self._put(one.group, place, one.offset, one.time_ms * 1000)
+
+    def found(self, group: str, place: Place, offset: int | None) -> None:
+        """Asked for just now, while what is followed may be a moment behind. A commit that waited here and
+        would take the group back behind that comes from before another member had the partition."""
+        if offset is None:
+            self._take_away(group, place)
+            return
+        self._put(group, place, offset, self._updated_us.get(group, 0))
+        waiting = self._waiting.get(group, _Waiting())
+        if waiting.offsets.get(place, offset) < offset:
+            del waiting.offsets[place]
+            late = [one for one in waiting.pending if one[0] == place]
+            waiting.pending = [one for one in waiting.pending if one[0] != place]
+            for _, one in late:
+                one.settle(None, GroupHasMembers(group, "another one has read on meanwhile"))
+
+    def last_known(self, group: str, place: Place) -> int | None:
+        return self._offsets.get(group, {}).get(place)
 
     def _put(self, group: str, place: Place, offset: int, time_us: int) -> None:
         offsets = self._offsets.get(group)

@@ -48,6 +48,7 @@ from penstock.log.partitions.tokens import AppendToken, UndurableBytes
 from penstock.log.partitions.totals import LogTotals
 from penstock.log.pending import Pending
 from penstock.log.settings import TopicSettings
+from penstock.log.shares import WHOLE_TOPIC, Changed, GivingAway, Share
 from penstock.log.statistics import Statistics
 from penstock.log.storage import reader
 from penstock.log.storage.cache import BatchCache
@@ -465,6 +466,11 @@ class EmbeddedEngine:
     def delete_group(self, group: str, topic: str | None = None) -> Pending[object]:
         topics = {name for name, _ in self._groups.of(group) if topic in (None, name)}
         return self._groups.delete(group, [self.catalogue.get(name).info.id for name in topics])
+
+    def share(self, group: str, topic: str, changed: Changed, giving_away: GivingAway) -> Share:
+        """Nobody else serves this log."""
+        self.catalogue.get(topic)
+        return WHOLE_TOPIC
 
     def purge_topic(self, topic: str) -> Pending[int]:
         partitions = self.catalogue.get(topic).partitions

@@ -7,6 +7,7 @@ but this page, which is made of
     engine.py             the engine: topics, records, groups, transactions, statistics
     records.py            its metadata: named records with compare and set, and their feed
     pending.py            results that complete later
+    shares.py             which partitions this process may hand out to the readers of a group
     callbacks.py          completions in order and in turns: for whoever implements the page
     feeds.py              the watchers of the metadata, likewise
     settings.py           the settings of a topic
@@ -30,6 +31,7 @@ from penstock.log.partitions.tokens import AppendToken, UndurableBytes
 from penstock.log.pending import Pending
 from penstock.log.records import Metadata
 from penstock.log.settings import TopicSettings
+from penstock.log.shares import Changed, GivingAway, Share
 from penstock.log.statistics import Counters, Statistics
 from penstock.log.storage.reader import ReadResult
 
@@ -46,6 +48,7 @@ __all__ = [
     "PartitionInfo",
     "Pending",
     "ReadResult",
+    "Share",
     "Sizes",
     "Statistics",
     "Target",
@@ -385,6 +388,11 @@ class Engine(Protocol):
     def delete_group(self, group: str, topic: str | None = None) -> Pending[object]:
         """Its offsets, on one topic or on all, are gone, durably, when this is done. A later commit makes
         it anew."""
+        ...
+
+    def share(self, group: str, topic: str, changed: Changed, giving_away: GivingAway) -> Share:
+        """Somebody here reads the topic for the group from now on: which partitions, the share tells.
+        Raises UnknownTopic, InvalidGroupName, TooManyGroups."""
         ...
 
     def purge_topic(self, topic: str) -> Pending[int]:

@@ -15,6 +15,7 @@ LogError (a PenstockError)
  +-- FencedProducer      a newer epoch of the same producer exists
  +-- SequenceGap         an idempotent producer left out a batch
  |    +-- StagingGap     ... or a task of a transaction
+ +-- TooManyGroups       this server reads for as many groups as it may
  +-- UnknownTopic, UnknownPartition, TopicExists, InvalidSettings
  |    +-- TopicReplaced   there is another topic of this name now
  +-- RecordConflict      a record of the metadata is not as the change expects it
@@ -48,6 +49,19 @@ class StoreTrouble(LogError):
 
 class GroupInUse(LogError):
     """Its offsets can be changed only by those who read in it, outside of this server."""
+
+
+class TooManyGroups(LogError):
+    """This server reads for as many groups as it may."""
+
+    group: str
+    limit: int
+    setting: str
+
+    line = (
+        "this server cannot read for group {group!r} too: it reads for {limit} groups, the most that "
+        "{setting} allows"
+    )
 
 
 class CorruptLog(LogError):

@@ -127,6 +127,7 @@ def _kafka_engine(config: Config, outbox: Outbox) -> Engine:
         cache_bytes=config.log.cache_bytes,
         transaction_memory_us=config.log.transaction_memory_us,
         with_origin=chosen.origin,
+        group_clients=chosen.group_clients,
     )
     return KafkaEngine(options, outbox.post)
 

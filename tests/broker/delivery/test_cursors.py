@@ -9,7 +9,8 @@ import pytest
 from broker.bench import ANYBODY, Bench, numbered
 
 from penstock.broker.access.access import Principal
-from penstock.broker.delivery.shared_cursor import CursorTerms, Reader
+from penstock.broker.delivery.cursor_reader import Reader
+from penstock.broker.delivery.lane import CursorTerms
 from penstock.broker.errors import BrokerError, Code
 from penstock.log.batch.builder import BatchBuilder
 from penstock.log.batch.format import Batch

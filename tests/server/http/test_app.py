@@ -191,7 +191,7 @@ def test_groups_and_their_reset(tmp_path: Path) -> None:
         listed = {"groups": [{**group, "members": 0}]}
         assert (await running.call("GET", "/api/v1/groups")).json == listed
         offsets = [{**one, "member": None} for one in group["offsets"]]
-        alone = {**group, "offsets": offsets, "members": [], "connections": {}}
+        alone = {**group, "offsets": offsets, "members": [], "connections": {}, "held": {}}
         assert (await running.call("GET", "/api/v1/groups/g")).json == alone
         for body, expected in (
             ({"topic": "t", "to": 9}, (416, "OFFSET_OUT_OF_RANGE")),

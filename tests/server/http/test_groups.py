@@ -76,6 +76,7 @@ def test_members_of_flymq(server: LiveServer, call: Caller) -> None:
             "offsets": [],
             "members": [],
             "connections": {"fly": 1},
+            "held": {},
         }
         assert "fliers" in [one["name"] for one in call("GET", "groups").json["groups"]]
     assert call("GET", "groups/nobody").error[:2] == (404, "UNKNOWN_GROUP")

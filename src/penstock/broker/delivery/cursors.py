@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
-from penstock.broker.delivery.shared_cursor import CursorTerms, Reader, SharedCursor
+from penstock.broker.delivery.cursor_reader import Reader
+from penstock.broker.delivery.lane import CursorTerms
+from penstock.broker.delivery.shared_cursor import SharedCursor
 from penstock.broker.errors import BrokerError, Code
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Cursors:
         cursor = None if terms.group is None else self._groups.get((terms.group, topic))
         if cursor is None:
             cursor = SharedCursor(self._broker, topic, terms, protocol)
-            cursor.follow(principal)
+            cursor.open(principal)
             self._by_topic.setdefault(topic, {})[cursor] = None
             if terms.group is not None:
                 self._groups[terms.group, topic] = cursor
@@ -51,6 +53,14 @@ class Cursors:
         reader = Reader(cursor, principal, auto_commit, wake, ended)
         cursor.readers[reader] = None
         return reader
+
+    def held(self, group: str) -> dict[str, list[int]]:
+        """By topic: the partitions that readers of the group share here."""
+        return {
+            topic: cursor.partitions
+            for (one, topic), cursor in self._groups.items()
+            if one == group and cursor.readers
+        }
 
     def left(self, cursor: SharedCursor) -> None:
         """A reader has gone, or a commit is done: the cursor is dropped when nothing would be lost."""

@@ -9,132 +9,39 @@ falls behind in the log and costs nothing there. What is settled without a gap i
 the group, the same that other protocols commit and see. What is settled above it is known while the server
 runs.
 
+A group has a lane for each partition that the engine lets this server hand out (penstock.log.shares). One
+that goes to another server is closed: what was in flight of it is forgotten here and delivered there, from
+the committed offset on.
+
 Knows no wire format. Lives on the event loop.
 """
 
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
 from penstock.broker.access.rights import Operation
 from penstock.broker.delivery.collection import Delivery, dense_parts
+from penstock.broker.delivery.cursor_reader import Reader, taken, unknown
 from penstock.broker.delivery.dead_letters import ITSELF
 from penstock.broker.delivery.feed import readable
 from penstock.broker.delivery.inflight import Run, RunTable
-from penstock.broker.delivery.settled import Settled
+from penstock.broker.delivery.lane import SECOND_US, CursorTerms, Lane
 from penstock.errors import PenstockError
 from penstock.log.batch.view import BatchView
-from penstock.log.engine import Pending, ReadResult
+from penstock.log.engine import Pending, ReadResult, Share
 from penstock.log.errors import LogError
+from penstock.log.shares import WHOLE_TOPIC
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-SECOND_US: Final = 1_000_000
 # After a read error of the disk: it is not worth asking again sooner.
 RETRY_READ_US: Final = SECOND_US
 # How often a group whose readers commit by themselves notes where it is: a crash delivers so much again.
 AUTO_COMMIT_S: Final = 0.2
-
-Start = Literal["committed", "earliest", "latest"]
-
-
-@dataclass(frozen=True, slots=True)
-class CursorTerms:
-    """`group`: None for a reader alone, whose settled messages nobody remembers. `start`: a group without a
-    committed offset begins at the end of the log, or at `earliest`; `latest` ignores what was committed."""
-
-    group: str | None = None
-    start: Start = "committed"
-    # Deliveries in all, the first one included; then the message is a dead letter.
-    max_deliveries: int = 5
-    # Doubles with each delivery.
-    retry_backoff_us: int = 100_000
-    # A message that is not settled by then is delivered again. None: never, while its reader is there.
-    ack_time_us: int | None = 30 * SECOND_US
-    # Of one reader.
-    max_in_flight: int = 10_000
-
-
-class Lane:
-    """One partition of a cursor."""
-
-    __slots__ = (
-        "blocked_until_us",
-        "commit",
-        "next_commit",
-        "next_offset",
-        "partition",
-        "reading",
-        "settled",
-        "waiting",
-        "wake",
-    )
-
-    def __init__(self, partition: int, start: int) -> None:
-        self.partition = partition
-        self.next_offset = start
-        self.settled = Settled(start)
-        # Messages that wait to be delivered again.
-        self.waiting = RunTable()
-        # A read of the log is under way, or was refused by the disk until then.
-        self.reading = False
-        self.blocked_until_us = 0
-        self.wake: Callable[[], None] | None = None
-        # The commit that is under way, and the one after it.
-        self.commit: Pending[object] | None = None
-        self.next_commit: Pending[object] | None = None
-
-
-class Reader:
-    """One member of a cursor. `wake` is called when `take` may find something after it found nothing."""
-
-    def __init__(
-        self,
-        cursor: "SharedCursor",
-        principal: Principal,
-        auto_commit: bool,
-        wake: Callable[[], None],
-        ended: Callable[[], None],
-    ) -> None:
-        self.cursor = cursor
-        self.principal = principal
-        self.auto_commit = auto_commit
-        self.wake = wake
-        self.ended = ended
-        self.gone = False
-        self.in_flight: dict[int, RunTable] = {}
-
-    @property
-    def is_shared(self) -> bool:
-        return len(self.cursor.readers) > 1
-
-    @property
-    def messages(self) -> int:
-        return sum(table.messages for table in self.in_flight.values())
-
-    def take(self, most: int, max_bytes: int, done: Callable[[Delivery], None]) -> bool:
-        """Takes up to `most` messages, at least one where there is one. False: there is none now. Else
-        `done` gets them, perhaps before this returns, and perhaps fewer than there are, or none."""
-        return self.cursor.take(self, most, max_bytes, done)
-
-    def acknowledge(self, partition: int, first: int, end: int) -> list[tuple[int, int]]:
-        """Settles these offsets; gives those ranges of them that nobody has in flight."""
-        return self.cursor.acknowledge(self, partition, first, end)
-
-    def refuse(self, partition: int, first: int, end: int) -> list[tuple[int, int]]:
-        """These are delivered again, later; gives those ranges of them that it has not in flight."""
-        return self.cursor.refuse(self, partition, first, end)
-
-    def commit(self) -> list[Pending[object]]:
-        """What has to be written before everything that is settled now survives a crash."""
-        return self.cursor.commit(self.principal)
-
-    def leave(self) -> None:
-        self.cursor.leave(self)
 
 
 class SharedCursor:
@@ -148,7 +55,14 @@ class SharedCursor:
         self.readers: dict[Reader, None] = {}
         self.redelivered = 0
         self._broker = broker
+        self._share: Share = WHOLE_TOPIC
+        # Nothing is handed out: some lanes may go in a moment.
+        self._paused = False
+        # Where partitions begin that have nothing committed: their ends when the first reader came.
+        self._begins: dict[int, int] = {}
+        self._opened = False
         self._lanes: dict[int, Lane] = {}
+        self._in_turn: list[Lane] = []
         self._turn = 0
         # Readers that found nothing.
         self._idle: dict[Reader, None] = {}
@@ -162,31 +76,109 @@ class SharedCursor:
         self._commit_planned = False
         self._forgotten = False
 
+    @property
+    def ready(self) -> Pending[object] | None:
+        return self._share.ready
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that are handed out here."""
+        return [lane.partition for lane in self._in_turn]
+
     # --- partitions ------------------------------------------------------------------------------
+
+    def open(self, principal: Principal) -> None:
+        """Raises what refuses it."""
+        engine, group = self._broker.engine, self.terms.group
+        if group is not None:
+            self._share = engine.share(group, self.topic, self._held_changed, self._giving_away)
+        try:
+            if not self._share.is_whole:
+                self._broker.require(principal, Operation.COMMIT_OFFSETS, self.topic)
+            self.follow(principal)
+        except BaseException:
+            self._share.leave()
+            raise
 
     def follow(self, principal: Principal) -> None:
         """Begins with the partitions that are new: all of them at first."""
         info = self._broker.engine.topic(self.topic)
         if info is None:
             return
-        first = not self._lanes
+        first = not self._begins
         for partition in range(info.partitions):
-            if partition not in self._lanes:
-                start = self._start(partition) if first else 0
-                self._lanes[partition] = Lane(partition, start)
-        if first and self.terms.group is not None:
+            if partition not in self._begins:
+                self._begins[partition] = self._begin(partition) if first else 0
+        opened = self._open_lanes(info.partitions)
+        if first and opened and self.terms.group is not None:
             # From now on nothing that is published gets past the group, whether it is read now or later.
             self.commit(principal, at_once=True)
 
-    def _start(self, partition: int) -> int:
+    def _begin(self, partition: int) -> int:
+        """Where a group begins that has nothing committed."""
         earliest, latest = self._broker.engine.offsets(self.topic, partition)
-        group, start = self.terms.group, self.terms.start
-        committed = None
-        if group is not None and start != "latest":
-            committed = self._broker.engine.committed_offset(group, self.topic, partition)
-        if committed is not None:
+        return earliest if self.terms.start == "earliest" else latest
+
+    def _open_lanes(self, partitions: int) -> bool:
+        """Of all that may be handed out here; whether there are new ones."""
+        new = [one for one in self._share.held(partitions) if one not in self._lanes]
+        for partition in new:
+            committed = self._committed(partition)
+            self._lanes[partition] = Lane(partition, self._start(partition, committed), committed)
+        if new:
+            self._opened = True
+            self._in_turn = [lane for _, lane in sorted(self._lanes.items())]
+        return bool(new)
+
+    def _committed(self, partition: int) -> int | None:
+        if self.terms.group is None:
+            return None
+        if not self._share.is_whole:
+            return self._share.committed(partition)
+        return self._broker.engine.committed_offset(self.terms.group, self.topic, partition)
+
+    def _start(self, partition: int, committed: int | None) -> int:
+        earliest = self._broker.engine.offsets(self.topic, partition)[0]
+        # Where others read for the group, or did, it is not this reader who begins.
+        anew = self.terms.start == "latest" and not self._opened and not self._share.had_others
+        if committed is not None and not anew:
             return max(committed, earliest)
-        return earliest if start == "earliest" else latest
+        return max(self._begins.get(partition, 0), earliest)
+
+    def _giving_away(self) -> list[Pending[object]]:
+        self._paused = True
+        return self.commit(ITSELF)
+
+    def _held_changed(self) -> None:
+        """Lanes that stay go on as they were, with what is in flight, unless somebody else has read there
+        meanwhile."""
+        info = self._broker.engine.topic(self.topic)
+        if info is None or self._forgotten:
+            return
+        self._paused = False
+        held = set(self._share.held(info.partitions))
+        for lane in list(self._lanes.values()):
+            stays = lane.partition in held
+            if not stays or not lane.agrees(self._share.committed(lane.partition)):
+                self._close(lane)
+        if self._open_lanes(info.partitions):
+            self.commit(ITSELF)
+        # Not at once: it may be called while a reader is in the middle of something.
+        self._broker.later(0.0, self._wake_idle)
+
+    def _close(self, lane: Lane) -> None:
+        lane.closed = True
+        partition = lane.partition
+        del self._lanes[partition]
+        self._in_turn.remove(lane)
+        if lane.wake is not None:
+            self._broker.engine.unwatch(self.topic, partition, lane.wake)
+            lane.wake = None
+        for reader in self.readers:
+            reader.in_flight.pop(partition, None)
+        self._due = [entry for entry in self._due if entry[2] != partition]
+        heapq.heapify(self._due)
+        self._exhausted = [run for run in self._exhausted if run.partition != partition]
 
     def _end(self, lane: Lane) -> int:
         return self._broker.engine.offsets(self.topic, lane.partition)[1]
@@ -202,7 +194,7 @@ class SharedCursor:
         most = min(most, self.terms.max_in_flight - reader.messages)
         now_us = self._broker.engine.run_us()
         self._expire(now_us)
-        if most > 0:
+        if most > 0 and not self._paused:
             runs = self._take_due(now_us, most, max_bytes)
             if runs:
                 self._hand_out(reader, runs, now_us)
@@ -210,28 +202,30 @@ class SharedCursor:
                 return True
             lane = self._fresh_lane(now_us)
             if lane is not None:
-                self._read(reader, lane, self._share(lane, most), max_bytes, done)
+                self._read(reader, lane, self._some_of(lane, most), max_bytes, done)
                 return True
             self._watch()
         # With as much in flight as it may have, it is woken when some of that is taken back.
         self._idle[reader] = None
         return False
 
-    def _share(self, lane: Lane, most: int) -> int:
+    def _some_of(self, lane: Lane, most: int) -> int:
         """Of several readers each gets some of what is there."""
         there = self._end(lane) - lane.next_offset
         return min(most, max(1, -(-there // max(len(self.readers), 1))))
 
     def _fresh_lane(self, now_us: int) -> Lane | None:
         """The next partition in turn that has something new."""
-        for number in range(len(self._lanes)):
-            lane = self._lanes[(self._turn + number) % len(self._lanes)]
+        lanes = self._in_turn
+        for number in range(len(lanes)):
+            at = (self._turn + number) % len(lanes)
+            lane = lanes[at]
             if (
                 not lane.reading
                 and lane.blocked_until_us <= now_us
                 and lane.next_offset < self._end(lane)
             ):
-                self._turn = (lane.partition + 1) % len(self._lanes)
+                self._turn = at + 1
                 return lane
         return None
 
@@ -267,9 +261,8 @@ class SharedCursor:
         if result is None:
             lane.blocked_until_us = self._broker.engine.run_us() + RETRY_READ_US
             self._plan(lane.blocked_until_us)
-        delivery = (
-            [] if result is None or reader.gone else self._cut(lane, result.views, most, result)
-        )
+        given_up = reader.gone or lane.closed or self._paused
+        delivery = [] if result is None or given_up else self._cut(lane, result.views, most, result)
         self._hand_out(reader, [run for run, _ in delivery], self._broker.engine.run_us())
         # Before `done`, which may take again at once: the others had to wait for this read.
         self._wake_idle()
@@ -316,24 +309,24 @@ class SharedCursor:
 
     def _take_due(self, now_us: int, most: int, max_bytes: int) -> list[Run]:
         """Messages that wait to be delivered again and may be by now."""
-        taken: list[Run] = []
+        runs: list[Run] = []
         while self._due and self._due[0][0] <= now_us and most > 0 and max_bytes > 0:
             _, _, partition, first, end = self._due[0]
-            waiting = self._lanes[partition].waiting
+            waiting = self._lanes[partition].waiting  # those of a closed lane are removed with it
             found = waiting.find(first, end)
             if found is None:  # settled or taken since
                 heapq.heappop(self._due)
                 continue
             first = max(first, found.first_tag)
             each = max(found.size_bytes // found.count, 1)
-            fitting = max(max_bytes // each, 0 if taken else 1)
+            fitting = max(max_bytes // each, 0 if runs else 1)
             for run in waiting.take(first, min(end, found.end_tag, first + min(most, fitting))):
-                taken.append(run)
+                runs.append(run)
                 most -= run.count
                 max_bytes -= run.size_bytes
             if not fitting:
                 break
-        return taken
+        return runs
 
     # --- settling --------------------------------------------------------------------------------
 
@@ -344,28 +337,29 @@ class SharedCursor:
         lane = self._lanes.get(partition)
         if lane is None:
             return [(first, end)]
-        known = _taken(reader, partition, first, end)
+        known = taken(reader, partition, first, end)
         if sum(run.count for run in known) < end - first:
             # Late: it was given to another reader meanwhile, or waits to be delivered again.
             for other in self.readers:
-                known += _taken(other, partition, first, end)
+                known += taken(other, partition, first, end)
             known += lane.waiting.take(first, end)
         for run in known:
             self._settle(run)
-        return _unknown(known, first, end)
+        return unknown(known, first, end)
 
     def refuse(self, reader: Reader, partition: int, first: int, end: int) -> list[tuple[int, int]]:
         self._broker.require(reader.principal, Operation.ACKNOWLEDGE, self.topic)
-        known = _taken(reader, partition, first, end)
+        known = taken(reader, partition, first, end)
         now_us = self._broker.engine.run_us()
         for run in known:
             self._failed(run, now_us)
         self._bury()
-        return _unknown(known, first, end)
+        return unknown(known, first, end)
 
     def _settle(self, run: Run) -> None:
-        lane = self._lanes[run.partition]
-        lane.settled.add(run.first_offset, run.first_offset + run.count)
+        lane = self._lanes.get(run.partition)
+        if lane is not None:  # it was closed since
+            lane.settled.add(run.first_offset, run.first_offset + run.count)
 
     def _failed(self, run: Run, now_us: int) -> None:
         """A delivery that came to nothing."""
@@ -376,7 +370,10 @@ class SharedCursor:
             self._wait(run, now_us + delay_us)
 
     def _wait(self, run: Run, due_us: int) -> None:
-        self._lanes[run.partition].waiting.add(run)
+        lane = self._lanes.get(run.partition)
+        if lane is None or run.first_offset >= lane.next_offset:
+            return  # it was closed since: who has the partition now delivers it
+        lane.waiting.add(run)
         entry = (due_us, next(self._numbers), run.partition, run.first_tag, run.end_tag)
         heapq.heappush(self._due, entry)
         self._plan(due_us)
@@ -394,17 +391,21 @@ class SharedCursor:
                 run.deliveries -= 1
                 self._wait(run, now_us)
         reader.in_flight = {}
+        if not self.readers and not self._share.is_whole:
+            self.commit(ITSELF)  # the last chance: then its partitions are for others
         self._broker.cursors.left(self)
 
     @property
     def disposable(self) -> bool:
-        """Whether a new cursor would begin with the same state."""
+        """Whether a new cursor would begin with the same state. Where other servers wait for the partitions
+        it is enough that nothing is being committed: nobody reads them here."""
         if self.readers:
             return False
         if self.terms.group is None:
             return True
+        kept = self._share.is_whole
         return not any(
-            lane.commit is not None or lane.settled.has_gaps or lane.waiting.messages
+            lane.commit is not None or (kept and (lane.settled.has_gaps or lane.waiting.messages))
             for lane in self._lanes.values()
         )
 
@@ -459,14 +460,18 @@ class SharedCursor:
             return result
         assert change is not None, "the partition exists"
         lane.commit = result
+        lane.committing = lane.settled.floor
 
         def committed(done: Pending[object]) -> None:
-            lane.commit = None
+            if done.error is None:
+                lane.committed = lane.committing
+            lane.commit = lane.committing = None
             following, lane.next_commit = lane.next_commit, None
-            if following is not None and not self._forgotten:
+            over = self._forgotten or lane.closed
+            if following is not None and not over:
                 self._commit(lane, principal, following)
             result.settle(None, done.error)
-            if following is not None and self._forgotten:
+            if following is not None and over:
                 following.settle(None, done.error)
             self._broker.cursors.left(self)
 
@@ -543,7 +548,7 @@ class SharedCursor:
         """Takes back what was not settled in time."""
         while self._deadlines and self._deadlines[0][0] <= now_us:
             _, _, reader, partition, first, end = heapq.heappop(self._deadlines)
-            for run in _taken(reader, partition, first, end):
+            for run in taken(reader, partition, first, end):
                 if run.deadline_us <= now_us:
                     self._failed(run, now_us)
                 else:  # delivered again meanwhile, with a later deadline
@@ -551,8 +556,9 @@ class SharedCursor:
         self._bury()
 
     def forget(self) -> None:
-        """The topic was deleted."""
+        """The topic was deleted, or nobody needs it any more."""
         self._forgotten = True
+        self._share.leave()
         for lane in self._lanes.values():
             if lane.wake is not None:
                 self._broker.engine.unwatch(self.topic, lane.partition, lane.wake)
@@ -560,20 +566,3 @@ class SharedCursor:
             reader.gone = True
             reader.ended()
         self.readers.clear()
-
-
-def _taken(reader: Reader, partition: int, first: int, end: int) -> list[Run]:
-    table = reader.in_flight.get(partition)
-    return [] if table is None else table.take(first, end)
-
-
-def _unknown(known: list[Run], first: int, end: int) -> list[tuple[int, int]]:
-    """The ranges of [first, end) that are in none of the runs."""
-    unknown: list[tuple[int, int]] = []
-    for run in sorted(known, key=lambda one: one.first_tag):
-        if first < run.first_tag:
-            unknown.append((first, run.first_tag))
-        first = run.end_tag
-    if first < end:
-        unknown.append((first, end))
-    return unknown

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Literal
 
+from penstock.client.errors import NotAuthorized, NotFound, Refused
 from penstock.client.flymq.records import (
     DEFAULT_MESSAGES,
     IDLE_FIRST_S,
@@ -100,10 +101,27 @@ class GroupOperations(RecordOperations):
                     if batch.messages:
                         empty = False
                         yield batch
-                        if auto_commit:
-                            await self.commit(topic, number, group, batch.next_offset, patient=True)
+                        if auto_commit and not await self._commit_share(
+                            share, topic, number, group, batch.next_offset
+                        ):
+                            break
                 if empty:
                     await surroundings.sleep(idle_s)
                 idle_s = min(IDLE_MOST_S, 2 * idle_s) if empty else IDLE_FIRST_S
         finally:
             await share.leave()
+
+    async def _commit_share(
+        self, share: Share, topic: str, partition: int, group: str, offset: int
+    ) -> bool:
+        """False: a member on another server has the partition now, and gets these records again."""
+        try:
+            await self.commit(topic, partition, group, offset, patient=True)
+        except (NotAuthorized, NotFound):
+            raise
+        except Refused:
+            await share.beat()
+            if partition in share.partitions:
+                raise
+            return False
+        return True

@@ -14,6 +14,8 @@ from penstock.wire.flymq.layout import Message
 
 # Heartbeats in one timeout: one that is lost does no harm.
 BEATS: Final = 3
+# And no longer than this between two: so late a member hears that its partitions are others now.
+BEAT_MOST_S: Final = 3.0
 
 
 class Share:
@@ -42,8 +44,11 @@ class Share:
         await self._ask(0x67, request, "JOIN_GROUP")
 
     async def beat_when_due(self) -> None:
-        if self._clock_s() < self._due_s:
-            return
+        if self._clock_s() >= self._due_s:
+            await self.beat()
+
+    async def beat(self) -> None:
+        """Says that it is alive, and hears which partitions it has."""
         told = self._assigned
         request = m.Heartbeat(self._topic, self._group, told.member, told.generation)
         try:
@@ -56,7 +61,7 @@ class Share:
     async def _ask(self, opcode: int, request: Message, name: str) -> None:
         what = f"{name} {self._group}"
         self._assigned = await self._asking.ask(opcode, request, m.Assignment, what, patient=True)
-        self._due_s = self._clock_s() + self._timeout_ms / 1000 / BEATS
+        self._due_s = self._clock_s() + min(self._timeout_ms / 1000 / BEATS, BEAT_MOST_S)
 
     async def leave(self) -> None:
         """Its partitions are free at once. Where that cannot be said they are so after the timeout."""

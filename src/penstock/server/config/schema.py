@@ -407,6 +407,11 @@ class KafkaConfig(Section, frozen=True):
     reach_time_us: Annotated[
         Time, "How long Kafka may be away before what waits for it fails with an error."
     ] = 30 * SECOND_US
+    group_clients: Annotated[
+        Annotated[int, count(most=10_000)],
+        "Groups whose members or Fujin's readers this server has at once. Each group has a client of "
+        "librdkafka, which takes about 0.6 MB, four threads and nine file descriptors.",
+    ] = 100
     origin: Annotated[
         Flag, "Give every record a header penstock-origin with the protocol that it came in by."
     ] = False

@@ -85,7 +85,16 @@ async def group(api: Api, who: Principal, name: str) -> Json:
         "offsets": offsets,
         "members": [_member(one) for one in members],
         "connections": subscribers,
+        "held": _held(api, who, name),
     }
+
+
+def _held(api: Api, who: Principal, name: str) -> dict[str, list[int]]:
+    """By topic: the partitions that this server hands out for the group, to members and to Fujin's readers.
+    Where there are other servers, they have the others."""
+    broker = api.broker
+    found = {**broker.cursors.held(name), **broker.sharing.held(name)}
+    return {topic: found[topic] for topic in sorted(found) if _may_see(api, who, topic)}
 
 
 def _may_see(api: Api, who: Principal, topic: str) -> bool:
@@ -148,10 +157,14 @@ def _member(one: SharedMember) -> Json:
 async def join(api: Api, who: Principal, name: str, request: GroupJoin) -> Json:
     api.broker.require(who, Operation.SUBSCRIBE, request.topic)
     _check_name(api, name)
-    partitions = api.info(request.topic).partitions
-    found = api.broker.sharing.join(
-        name, request.topic, partitions, who.name, request.member, request.timeout_ms
-    )
+    place = name, request.topic, api.info(request.topic).partitions
+    sharing = api.broker.sharing
+    found = sharing.join(*place, who.name, request.member, request.timeout_ms)
+    ready = sharing.ready(name, request.topic)
+    if ready is not None:
+        await ready
+        # Its time counts from now on, however long that took.
+        found = sharing.join(*place, who.name, found.member, request.timeout_ms)
     return _assigned(found)
 
 

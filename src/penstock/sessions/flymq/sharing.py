@@ -5,6 +5,8 @@ id of a member outlives its connection, so that a client can reconnect and go on
 """
 
 from penstock.broker.sharing import Assignment
+from penstock.errors import PenstockError
+from penstock.log.engine import Pending
 from penstock.sessions.flymq.conversation import Call, Conversation
 from penstock.sessions.flymq.groups import check_group
 from penstock.sessions.flymq.topics import OK
@@ -17,8 +19,27 @@ def join_group(session: Conversation, call: Call, request: m.JoinGroup) -> None:
     owner, member = session.principal.name, request.member
     place = request.group, request.topic, partitions
     session.port.join_group(session, request.group, request.topic)
-    found = session.port.sharing.join(*place, owner, member, request.timeout_ms)
-    session.reply(call, _told(found))
+    sharing = session.port.sharing
+    found = sharing.join(*place, owner, member, request.timeout_ms)
+    ready = sharing.ready(request.group, request.topic)
+    if ready is None:
+        session.reply(call, _told(found))
+        return
+
+    session.blocking = True
+
+    def shared(done: Pending[object]) -> None:
+        session.blocking = False
+        try:
+            done.result()
+            # Its time counts from now on, however long that took.
+            again = sharing.join(*place, owner, found.member, request.timeout_ms)
+        except PenstockError as error:
+            session.refuse_later(call, error)
+        else:
+            session.reply_later(call, _told(again))
+
+    ready.on_done(session.guarded(shared))
 
 
 def heartbeat(session: Conversation, call: Call, request: m.Heartbeat) -> None:

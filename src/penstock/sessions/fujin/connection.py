@@ -8,7 +8,7 @@ import logging
 from typing import Final
 
 from penstock.broker.access.access import Principal
-from penstock.broker.delivery.shared_cursor import SECOND_US
+from penstock.broker.delivery.lane import SECOND_US
 from penstock.broker.port import Port
 from penstock.sessions.fujin.options import FujinOptions
 from penstock.sessions.fujin.session import FujinSession

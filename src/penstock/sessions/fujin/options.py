@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.broker.delivery.shared_cursor import SECOND_US, CursorTerms, Start
+from penstock.broker.delivery.lane import SECOND_US, CursorTerms, Start
 from penstock.broker.outside import OutsideRoute
 from penstock.wire.fujin.writing import AUTO, MAX_MESSAGE_BYTES
 

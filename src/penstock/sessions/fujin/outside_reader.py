@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from penstock.broker.access.rights import Operation
-from penstock.broker.delivery.shared_cursor import SECOND_US
+from penstock.broker.delivery.lane import SECOND_US
 from penstock.broker.outside import Failures, Messages, OutsideRoute, ReaderTerms
 from penstock.errors import PenstockError
 from penstock.log.engine import Pending

@@ -9,8 +9,8 @@ from collections import deque
 from typing import Final
 
 from penstock.broker.delivery.collection import Delivery
-from penstock.broker.delivery.shared_cursor import SECOND_US
-from penstock.broker.delivery.shared_cursor import Reader as CursorReader
+from penstock.broker.delivery.cursor_reader import Reader as CursorReader
+from penstock.broker.delivery.lane import SECOND_US
 from penstock.errors import PenstockError
 from penstock.log.batch.view import BatchView
 from penstock.log.engine import Pending
@@ -203,9 +203,15 @@ class Reader:
             self.pump()
 
     def _plan_fetch(self) -> None:
-        """The first FETCH waits from now on, no longer than it may."""
+        """The first FETCH waits from now on, no longer than it may. While it is not known which partitions
+        are read here, its time does not begin."""
         wait_us = self._session.options.fetch_max_wait_us
-        if self._fetches and wait_us is not None:
+        ready = self._cursor.ready
+        if not self._fetches or wait_us is None:
+            return
+        if ready is not None:
+            ready.on_done(self._session.guarded(lambda _: self._plan_fetch()))
+        else:
             number = self._fetch_number
             self._session.port.later(wait_us / SECOND_US, lambda: self._fetch_is_over(number))
 

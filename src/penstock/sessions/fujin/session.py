@@ -14,7 +14,7 @@ carry out the commands of the roles.
 from typing import Final, TypeAlias
 
 from penstock.broker.access.access import Principal
-from penstock.broker.delivery.shared_cursor import SECOND_US
+from penstock.broker.delivery.lane import SECOND_US
 from penstock.broker.errors import Code, from_exception
 from penstock.broker.port import Port
 from penstock.errors import PenstockError
