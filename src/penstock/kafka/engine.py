@@ -13,18 +13,17 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from penstock import __version__
-from penstock.kafka.appending import Appender
+from penstock.kafka.accepting import Accepting
 from penstock.kafka.blocks import Blocks
 from penstock.kafka.clients import Clients, KafkaOptions
 from penstock.kafka.cluster import Cluster, Place
 from penstock.kafka.duties import Duties
 from penstock.kafka.ends import Ends
 from penstock.kafka.finding import Finding
-from penstock.kafka.flights import Flight
 from penstock.kafka.gateways import Beat, Gateways
 from penstock.kafka.group_shares import GroupShares
 from penstock.kafka.groups import KafkaGroups
@@ -38,18 +37,11 @@ from penstock.kafka.topics import KafkaTopics, Topic
 from penstock.kafka.transactions.transactions import KafkaTransactions
 from penstock.kafka.visible import Visible
 from penstock.log.batch.format import (
-    FLAG_AT_MOST_ONCE,
-    FLAG_PRODUCER,
-    FLAG_TIMES,
-    ORIGIN_MASK,
     Batch,
 )
-from penstock.log.batch.record_limit import check_record_sizes
-from penstock.log.batch.view import view_appended
 from penstock.log.engine import (
     AppendToken,
     ClusterView,
-    Counters,
     Keys,
     Node,
     PartitionInfo,
@@ -58,14 +50,12 @@ from penstock.log.engine import (
     Sizes,
     Statistics,
     TopicInfo,
-    UndurableBytes,
     walk_topics,
 )
 from penstock.log.errors import (
     InvalidSettings,
     LogClosed,
     LogError,
-    Overloaded,
     UnknownPartition,
 )
 from penstock.log.settings import TopicSettings
@@ -124,8 +114,6 @@ class KafkaEngine:
         self.can_encrypt = False
         self.shared = True
         self.lost: str | None = None
-        self._undurable = UndurableBytes(options.undurable_bytes)
-        self._counters = Counters()
         self._closed = False
         with ExitStack() as opened:
             self._open(opened)
@@ -174,11 +162,19 @@ class KafkaEngine:
         self._idempotence = Idempotence(self.metadata, self.transactions)
         self.topics_known.ends_found = self.ends.swept
         self.blocks = Blocks(options.cache_bytes)
-        self._appender = Appender(
-            self.clients, self.post, self._stored, options.with_origin, clock_us
+        self._accepting = Accepting(
+            self.clients,
+            self.ends,
+            self.blocks,
+            self._idempotence,
+            self._executor,
+            self.post,
+            options.undurable_bytes,
+            options.with_origin,
+            clock_us,
         )
-        opened.callback(self._appender.close)
-        self.topics_known.made = self._appender.look_again
+        opened.callback(self._accepting.close)
+        self.topics_known.made = self._accepting.appender.look_again
         self._readers = RangeReaders(self.clients, self.post, options.with_origin)
         opened.callback(self._readers.close)
         self._reads = Reads(
@@ -312,89 +308,13 @@ class KafkaEngine:
     # --- appends ---------------------------------------------------------------------------------
 
     def append(self, topic: str, partition: int, batch: Batch) -> AppendToken:
-        found, place = self._place(topic, partition)
         if self._closed:
             raise LogClosed
-        check_record_sizes(batch, found.info.settings.record_bytes)
-        size = batch.size()
-        if self._undurable.total + size > self._undurable.limit:
-            away = self.clients.trouble.last
-            reason = f"{self._undurable.total} bytes wait for Kafka" + (
-                f" ({away})" if away else ""
-            )
-            raise Overloaded(f"{topic}/{partition}", reason)
-        token = AppendToken(batch.count)
-        token.count_in(self._undurable, size)
-        try:
-            if found.creation is not None:
-                found.waiting.append(
-                    lambda error: self._append_late(found, place, batch, token, error)
-                )
-            else:
-                self._send(found, place, batch, token)
-        except LogError:
-            token.complete()  # it counts no longer
-            raise
-        return token
-
-    def _append_late(
-        self,
-        topic: Topic,
-        place: Place,
-        batch: Batch,
-        token: AppendToken,
-        error: BaseException | None,
-    ) -> None:
-        """Of a topic that was not there yet."""
-        try:
-            if error is not None:
-                raise error
-            if place[1] >= topic.info.partitions:
-                raise UnknownPartition(topic.info.name, place[1])
-            self._send(topic, place, batch, token)
-        except Exception as failure:
-            token.error = failure
-            token.complete()
-
-    def _send(self, topic: Topic, place: Place, batch: Batch, token: AppendToken) -> None:
-        if batch.flags & FLAG_PRODUCER:
-            self._executor.submit(self._append_once, topic.info.name, place, batch, token)
-            return
-        # Kafka has no place for it, and what is read here must be what is read from there.
-        batch.flags &= ~FLAG_AT_MOST_ONCE
-        if not self.options.with_origin:
-            batch.flags &= ~ORIGIN_MASK
-        self._appender.append(place, batch, topic.info.settings.durability, token)
-
-    def _append_once(self, topic: str, place: Place, batch: Batch, token: AppendToken) -> None:
-        try:
-            self._idempotence.append(topic, place[1], batch, token)
-        except Exception as error:  # who waits is told
-            token.error = error
-        self.post(token.complete)
-
-    def _stored(self, flight: Flight) -> list[Callable[[], None]]:
-        """Gives those who waited for it."""
-        counters, token, batch = self._counters, flight.token, flight.batch
-        counters.appended_batches += 1
-        counters.appended_records += token.count
-        counters.appended_bytes += batch.size()
-        if token.base_offset < 0:  # acks=0: Kafka tells nothing
-            token.base_offset, token.offsets = self.ends.of(flight.place).latest, None
-            return []
-        in_order = token.offsets is None
-        time_us = flight.same_time_us()
-        if in_order and not batch.flags & FLAG_TIMES and time_us is not None:
-            batch.first_time_us = batch.max_time_us = time_us
-            view = view_appended(batch, token.base_offset)
-            self.blocks.put(flight.place, token.base_offset, token.end_offset(), view)
-        # With records of others between them, only Kafka knows how far one may read.
-        base_offset = token.base_offset if in_order else token.end_offset()
-        return self.ends.appended(flight.place, base_offset, token.end_offset())
+        return self._accepting.append(*self._place(topic, partition), batch)
 
     @property
     def undurable_bytes(self) -> int:
-        return self._undurable.total
+        return self._accepting.undurable.total
 
     # --- reads -----------------------------------------------------------------------------------
 
@@ -539,9 +459,8 @@ class KafkaEngine:
 
     def statistics(self) -> Statistics:
         start_offsets, end_offsets = self.ends.sums()
-        self._counters.failed_appends = self._appender.failed
         return Statistics(
-            log=replace(self._counters),
+            log=self._accepting.counted(),
             topics=len(self.topics_known.by_name),
             partitions=self.topics_known.partition_count,
             partitions_stopped=0,
@@ -551,7 +470,7 @@ class KafkaEngine:
             transaction_retries=0,
             metadata_commits=self.metadata.commits,
             metadata_changes=self.metadata.changes,
-            undurable_bytes=self._undurable.total,
+            undurable_bytes=self._accepting.undurable.total,
         )
 
     def partition_directory(self, topic: str, partition: int) -> str | None:
@@ -593,7 +512,7 @@ class KafkaEngine:
         self.groups_known.close()
         self._executor.shutdown()
         self._finish_turn()
-        self._appender.close()
+        self._accepting.close()
         self.transactions.close()
         self.metadata.close()
 
