@@ -139,7 +139,17 @@ def test_what_is_pending_is_counted_over_both(
     for hour in range(2, 6):
         peers[hour % 2].want(0x30, delayed(topic, b"later", hour * HOUR_MS))
     for server in servers:
+        until(partial(has_listed, server, topic, 4), "hours that are new to it")
         until(partial(counted, server, len(listed(server))), "all of them")
+
+
+def test_a_message_of_an_hour_that_is_new_to_it_is_cancelled(peers: list[FlyMQPeer]) -> None:
+    _, number = placed(peers[0].want(0x30, delayed("new-hour", b"later", 9 * HOUR_MS)))
+    assert peers[1].want(0x31, text(f"delayed-{number}")) == CANCELLED
+
+
+def has_listed(server: LiveServer, topic: str, count: int) -> bool:
+    return len(listed(server, topic)) == count
 
 
 def counted(server: LiveServer, count: int) -> bool:
