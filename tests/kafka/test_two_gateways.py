@@ -14,6 +14,7 @@ from conformance.flymq.peer import FlyMQPeer, frame, placed, text
 from conformance.flymq.test_delayed import delayed, everything
 from conformance.quic import Wire
 from kit.http_caller import with_key
+from kit.limits import HANG_S
 from kit.live_server import LiveServer
 from kit.outside_servers import KafkaServer
 from sessions.felix.peer import b64, message
@@ -296,7 +297,9 @@ def test_what_has_expired_goes_from_the_topic(
 
     def last_is_a_mark() -> bool:
         end = servers[0].call(lambda: broker.engine.offsets(topic, 0)[1])
-        read = servers[0].call(lambda: broker.engine.read(topic, 0, end - 1, 1 << 20)).result(10)
+        read = (
+            servers[0].call(lambda: broker.engine.read(topic, 0, end - 1, 1 << 20)).result(HANG_S)
+        )
         return any(
             view.is_null(row) and key.encode() in (view.key(row) or b"")
             for view in read.views
