@@ -14,6 +14,7 @@ from conformance.flymq.peer import FlyMQPeer, frame, placed, text
 from conformance.flymq.test_delayed import delayed, everything
 from conformance.quic import Wire
 from kit.http_caller import with_key
+from kit.limits import HANG_S
 from kit.live_server import LiveServer
 from kit.outside_servers import KafkaServer
 from sessions.felix.peer import b64, message
@@ -139,7 +140,17 @@ def test_what_is_pending_is_counted_over_both(
     for hour in range(2, 6):
         peers[hour % 2].want(0x30, delayed(topic, b"later", hour * HOUR_MS))
     for server in servers:
+        until(partial(has_listed, server, topic, 4), "hours that are new to it")
         until(partial(counted, server, len(listed(server))), "all of them")
+
+
+def test_a_message_of_an_hour_that_is_new_to_it_is_cancelled(peers: list[FlyMQPeer]) -> None:
+    _, number = placed(peers[0].want(0x30, delayed("new-hour", b"later", 9 * HOUR_MS)))
+    assert peers[1].want(0x31, text(f"delayed-{number}")) == CANCELLED
+
+
+def has_listed(server: LiveServer, topic: str, count: int) -> bool:
+    return len(listed(server, topic)) == count
 
 
 def counted(server: LiveServer, count: int) -> bool:
@@ -286,7 +297,9 @@ def test_what_has_expired_goes_from_the_topic(
 
     def last_is_a_mark() -> bool:
         end = servers[0].call(lambda: broker.engine.offsets(topic, 0)[1])
-        read = servers[0].call(lambda: broker.engine.read(topic, 0, end - 1, 1 << 20)).result(10)
+        read = (
+            servers[0].call(lambda: broker.engine.read(topic, 0, end - 1, 1 << 20)).result(HANG_S)
+        )
         return any(
             view.is_null(row) and key.encode() in (view.key(row) or b"")
             for view in read.views

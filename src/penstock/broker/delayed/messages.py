@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 # An append of an hour is closed at this size; a single large message may pass it. A message that is due
 # is read with its whole append, so it is not large.
 APPEND_BYTES: Final = 64 * 1024
+# In which a process hears of the topic of an hour that another one has made.
+NEW_HOUR_S: Final = 2.5
 HOUR_SETTINGS: Final = TopicSettings(
     retention_ms=0, retention_bytes=0, record_bytes=MAX_RECORD_BYTES
 )
@@ -299,6 +301,8 @@ class DelayedMessages:
         place = split_id(number)
         hour = self.by_number.get(place[0])
         if self.broker.engine.topic(hour_name(place[0])) is None:
+            if self.shared is not None and self._may_be_new(place[0]):
+                return self._cancel_soon(principal, number)
             raise not_found(number)
         if self.shared is None and hour is None:
             raise not_found(number)
@@ -321,6 +325,27 @@ class DelayedMessages:
                 done.settle(None, error)
 
         read.on_done(found)
+        return done
+
+    def _may_be_new(self, hour: int) -> bool:
+        """Whether another process may have made its topic, and this one has not heard of it."""
+        first_ms, last_ms = self.now_ms(), self.now_ms() + self.broker.options.max_delay_us // 1_000
+        return first_ms // HOUR_MS <= hour <= last_ms // HOUR_MS
+
+    def _cancel_soon(self, principal: Principal, number: int) -> Pending[object]:
+        done: Pending[object] = Pending()
+
+        def again() -> None:
+            try:
+                if self.broker.engine.topic(hour_name(split_id(number)[0])) is None:
+                    raise not_found(number)
+                change = self.cancel(principal, number)
+            except Exception as error:  # whatever it is, the one who waits is told
+                done.settle(None, error)
+                return
+            change.on_done(lambda result: done.settle(None, result.error))
+
+        self.broker.later(NEW_HOUR_S, again)
         return done
 
     def _found(
