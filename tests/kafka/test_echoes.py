@@ -75,6 +75,14 @@ def test_a_deletion_has_an_echo_too(echoes: Echoes) -> None:
     assert read(echoes, 5, None, 8) == [False, True, True]
 
 
+def test_a_deletion_with_a_commit_behind_it(echoes: Echoes) -> None:
+    """As where a group is deleted on another topic: Kafka deletes whole groups."""
+    commit(echoes, 4)
+    commit(echoes, None)
+    commit(echoes, 4)
+    assert read(echoes, 4, None, 4, None) == [False, False, True, True]
+
+
 def test_an_echo_that_was_compacted_away(echoes: Echoes, clock: Clock) -> None:
     commit(echoes, 5)
     commit(echoes, 6)

@@ -290,13 +290,13 @@ class KafkaGroups:
         known = dict(self._offsets.get(group, {}))
         kafka_name = None if topic is None else to_kafka(topic)
         left = {place: at for place, at in known.items() if kafka_name not in (None, place[0])}
-        sent = {
-            place: self._echoes.send(group, place, None) for place in known.keys() - left.keys()
-        }
+        # All places are deleted, and those of other topics are there again behind that.
+        deleted = {place: self._echoes.send(group, place, None) for place in known}
+        again = {place: self._echoes.send(group, place, at) for place, at in left.items()}
 
         def forget() -> None:
             """Kafka does not know it, so nothing that says so will be read."""
-            for place, one in sent.items():
+            for place, one in deleted.items():
                 self._echoes.failed(group, place, one)
 
         def delete() -> None:
@@ -315,7 +315,7 @@ class KafkaGroups:
             if leaving is not None:
                 leaving.left.wait(LEAVE_S)
             error = self._try(delete, group)
-            self._post(lambda: self._deleted(group, sent, pending, error))
+            self._post(lambda: self._deleted(group, deleted, again, pending, error))
 
         self._executor.submit(work)
         return pending
@@ -323,11 +323,13 @@ class KafkaGroups:
     def _deleted(
         self,
         group: str,
-        sent: dict[Place, Sent],
+        deleted: dict[Place, Sent],
+        again: dict[Place, Sent],
         pending: Pending[object],
         error: LogError | None,
     ) -> None:
-        self._answered(group, sent, error)
+        self._answered(group, deleted, error)
+        self._answered(group, again, error)
         pending.settle(None, error)
 
     # --- following --------------------------------------------------------------------------------
