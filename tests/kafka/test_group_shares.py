@@ -105,10 +105,11 @@ def test_two_gateways_have_all_partitions_and_none_together(
 ) -> None:
     group = named("group")
     one = Part(kafka_engine, group, topic)
-    assert one.held == [0, 1, 2, 3] and not one.share.had_others
+    one.until_held(0, 1, 2, 3)
+    assert not one.share.had_others
     other = Part(other_engine, group, topic)
     one.until(lambda: len(one.held) == 2)
-    assert one.given_away == 1 and other.share.had_others
+    assert one.given_away >= 1 and other.share.had_others
     assert sorted(one.held + other.held) == [0, 1, 2, 3]
     # As Kafka's own tools see it: each gateway is a member.
     assert members(group) == {
@@ -118,6 +119,41 @@ def test_two_gateways_have_all_partitions_and_none_together(
     one.leave(kafka_engine)
     other.until_held(0, 1, 2, 3)
     other.leave(other_engine)
+
+
+def test_a_topic_that_is_left_and_joined_again_at_once(
+    kafka_engine: Engine, topic: str, named: Named
+) -> None:
+    """Nothing is shared out anew then, and whoever joins hears what is held all the same."""
+    group, second = named("group"), made(named("second"), kafka_engine)
+    stays, goes = Part(kafka_engine, group, second), Part(kafka_engine, group, topic)
+    goes.until_held(0, 1, 2, 3)
+    again: list[Pending[object]] = []
+    done = threading.Event()
+
+    def leave_and_join() -> None:
+        goes.share.leave()
+        share = kafka_engine.share(group, topic, lambda: None, lambda: ())
+        again.append(share.ready or Pending())
+        done.set()
+
+    kafka_engine.post(leave_and_join)
+    assert done.wait(WAIT_S)
+    again[0].result(WAIT_S)
+    stays.leave(kafka_engine)
+
+
+def test_who_begins_later_begins_behind_what_was_committed_here(
+    kafka_engine: Engine, topic: str, named: Named
+) -> None:
+    group = named("group")
+    one = Part(kafka_engine, group, topic)
+    one.until_held(0, 1, 2, 3)
+    kafka_engine.commit_offset(group, topic, 1, 5).result(WAIT_S)
+    other = Part(kafka_engine, group, topic)
+    assert other.share.committed(1) == 5
+    for part in (one, other):
+        part.leave(kafka_engine)
 
 
 def test_who_holds_a_partition_commits_it_and_nobody_else(
@@ -230,6 +266,6 @@ def test_a_gateway_that_closes_hands_its_partitions_over(
         one = Part(page.engine, group, topic)
         other = Part(kafka_engine, group, topic)
         assert len(other.held) == 2
-    assert one.given_away == 2
+    assert one.given_away >= 2
     other.until_held(0, 1, 2, 3)
     other.leave(kafka_engine)

@@ -487,7 +487,9 @@ class KafkaEngine:
         def run() -> None:
             try:
                 answer = question()
-            except LogError as error:
+            except Exception as error:  # whoever waits is told, whatever it is
+                if not isinstance(error, LogError):
+                    logger.exception("a question to Kafka failed")
                 failure = error
                 self.post(lambda: _call(failed, failure))
                 return

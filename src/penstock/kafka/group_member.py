@@ -83,6 +83,10 @@ class Listener(Protocol):
         """It is known again what is held."""
         ...
 
+    def unchanged(self, topics: frozenset[str]) -> None:
+        """These are wanted again, as before: nothing is shared out anew."""
+        ...
+
     def tired(self, error: KafkaTrouble, refused: bool) -> None:
         """It has not been known for long what is held. `refused`: because Kafka has said no."""
         ...
@@ -141,6 +145,8 @@ class GroupMember:
         self._holds = False
         self._was_assigned = False
         self._subscribed: frozenset[str] = frozenset()
+        # As they were set last: the same again means that somebody waits to hear of them.
+        self._seen_topics: frozenset[str] = frozenset()
         self._paused_until_s = 0.0
         # Since when it is not known what is held; None while it is, and when that was told.
         self._waiting_since_s: float | None = time.monotonic()
@@ -172,14 +178,9 @@ class GroupMember:
             return  # they are not made yet
         if self._consumer is None:
             self._consumer = self._made()
-        if topics != self._subscribed:
-            self._consumer.subscribe(
-                sorted(topics),
-                on_assign=self._assigned,
-                on_revoke=self._revoked,
-                on_lost=self._lost,
-            )
-            self._subscribed = topics
+        if topics is not self._seen_topics:
+            self._seen_topics = topics
+            self._subscribe(self._consumer, topics)
         for _ in range(EVENTS_AT_ONCE):
             message = self._consumer.poll(0)
             if message is None:
@@ -190,12 +191,25 @@ class GroupMember:
             if error is not None:
                 self._complain(error)
 
+    def _subscribe(self, consumer: Consumer, topics: frozenset[str]) -> None:
+        if topics == self._subscribed:
+            if self._holds:
+                self._listener.unchanged(topics)
+            return
+        consumer.subscribe(
+            sorted(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
+        self._subscribed = topics
+        # Nothing is shared out anew where Kafka does not give a topic: those who wait are told then, too.
+        if self._waiting_since_s is None:
+            self._waiting_since_s = time.monotonic()
+
     def _begin_anew(self) -> None:
         """With another consumer: this one is of no use any more, or it never was."""
         if self._holds:
             self._lost_all()
         self._close_consumer()
-        self._subscribed = frozenset()
+        self._subscribed = self._seen_topics = frozenset()
 
     def _made(self) -> Consumer:
         chosen = self._clients.options.client

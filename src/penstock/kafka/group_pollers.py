@@ -37,13 +37,13 @@ class _Poller:
 
     def _run(self) -> None:
         while not self._closing:
-            self._news.clear()
             members = self.members
             over = {one for one in members if not _turned(one)}
             if over:
                 with self._lock:
                     self.members = [one for one in self.members if one not in over]
             self._news.wait(LOOK_S if self.members else None)
+            self._news.clear()  # what was set before this is looked at in the next round
         for member in self.members:
             member.close()
 

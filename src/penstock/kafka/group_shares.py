@@ -11,7 +11,7 @@ client close, and one that is wanted again before that is over gets another clie
 Belongs to the event loop.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
@@ -68,6 +68,8 @@ class KafkaShare:
         # Until Kafka has made the topic: a member that asks for it before would not hear of it for long.
         self.exists = False
         self.ready: Pending[object] | None = Pending()
+        # False: it came while the group was being shared out, and what was held before is going.
+        self.counts = group.state is State.HOLDING
         self._group = group
         self._left = False
 
@@ -76,6 +78,8 @@ class KafkaShare:
         return self._group.had_others
 
     def held(self, partitions: int) -> Sequence[int]:
+        if not self.counts:
+            return ()
         numbers = self._group.numbers.get(self.kafka_name, ())
         # Kafka may know of more than this gateway does.
         return (
@@ -128,8 +132,13 @@ class GroupHere:
     def join(self, share: KafkaShare) -> None:
         same = [one for one in self.shares if one.kafka_name == share.kafka_name]
         self.shares.append(share)
-        if self.stuck is not None or any(one.ready is None for one in same):
+        known = self.state is State.HOLDING and any(one.ready is None for one in same)
+        if self.stuck is not None or known:
             share.told()
+
+    def noted(self, offsets: Mapping[Place, int]) -> None:
+        """Committed through its member: whoever begins here later begins behind that."""
+        self.committed.update({place: at for place, at in offsets.items() if place in self.held})
 
     def subscribe(self) -> None:
         """To what its shares want; another list makes the group share out anew."""
@@ -160,6 +169,9 @@ class GroupHere:
     def assigned(self, news: Assigned) -> None:
         self._all.post(lambda: self._take(news))
 
+    def unchanged(self, topics: frozenset[str]) -> None:
+        self._all.post(lambda: self._kept(topics))
+
     def tired(self, error: KafkaTrouble, refused: bool) -> None:
         self._all.post(lambda: self._tire(error, refused))
 
@@ -167,7 +179,7 @@ class GroupHere:
 
     def _release(self, done: Callable[[], None]) -> None:
         self.state = State.RELEASING
-        pending = [one for share in self.shares for one in share.giving_away()]
+        pending = [one for share in list(self.shares) for one in share.giving_away()]
         left = len(pending)
         if not left:
             done()
@@ -207,11 +219,20 @@ class GroupHere:
             else offsets.last_known(self.name, place)
             for place in news.held
         }
+        for share in self.shares:
+            share.counts = True
         self._tell()
-        for share in list(self.shares):
-            if share.kafka_name in news.topics:
-                share.told()
+        self._told(news.topics)
         offsets.go_on(self.name)
+
+    def _kept(self, topics: frozenset[str]) -> None:
+        if self.state is State.HOLDING:
+            self._told(topics)
+
+    def _told(self, topics: frozenset[str]) -> None:
+        for share in list(self.shares):
+            if share.kafka_name in topics:
+                share.told()
 
     def _hold(self, held: frozenset[Place]) -> None:
         self.held = held
@@ -224,12 +245,11 @@ class GroupHere:
             share.changed()
 
     def _tire(self, error: KafkaTrouble, refused: bool) -> None:
-        if self.state is not State.JOINING:
-            return
-        self.stuck = error
         for share in list(self.shares):
             share.told(error if refused else None)
-        self._all.offsets.give_up(self.name, error)
+        if self.state is State.JOINING:
+            self.stuck = error
+            self._all.offsets.give_up(self.name, error)
 
 
 class GroupShares:

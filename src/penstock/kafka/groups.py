@@ -167,6 +167,10 @@ class KafkaGroups:
         here = self.shares.of(group)
         if waiting.running:
             return
+        if self._closing.is_set():
+            self._waiting.pop(group, None)
+            waiting.refuse(LogClosed())
+            return
         if here is not None and here.state is State.JOINING:
             if here.stuck is not None:
                 self.give_up(group, here.stuck)
@@ -236,6 +240,9 @@ class KafkaGroups:
         self, group: str, waiting: _Waiting, sending: _Sending, error: LogError | None
     ) -> None:
         self._answered(group, sending.sent, error)
+        here = self.shares.of(group)
+        if error is None and here is not None and here.member is sending.member:
+            here.noted(sending.offsets)
         if self._is_tried_again(waiting, sending, error):
             waiting.offsets = {**sending.offsets, **waiting.offsets}
             waiting.pending = [*sending.pending, *waiting.pending]
@@ -451,3 +458,8 @@ class KafkaGroups:
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
+        self._post(self._refuse_all)
+
+    def _refuse_all(self) -> None:
+        for group in list(self._waiting):
+            self.go_on(group)

@@ -327,6 +327,9 @@ class KafkaTopics:
         elif seen is not None:
             self.partition_count += seen.partitions - topic.info.partitions
             topic.info = as_made(topic.info, seen)
+            if topic.info.name in self._own_by_name:  # another gateway may have been first
+                name, configuration = topic.info.name, topic.configuration
+                self._put(name, topic.kafka_name, seen.id, seen.partitions, configuration, topic)
             self._tell(topic.info.name)
         for one in waiting:
             one(error)

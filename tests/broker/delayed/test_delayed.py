@@ -400,3 +400,22 @@ def test_dead_letters_take_what_their_topic_once_took(
     later(bench, 100, 1)
     (view,) = bench.read("t.dlq").views
     assert len(view.value(0)) == size and bool(view.headers(0)) == (most == MAX_RECORD_BYTES)
+
+
+def test_a_message_that_came_before_a_mark_of_a_later_hour_was_found(tmp_path: Path) -> None:
+    """The clock went back by an hour, and the message is in before the hours of the log are read."""
+    directory = str(tmp_path / "data")
+    bench = open_bench(directory)
+    produce(bench, 100)
+    passes(bench, 100, 1)
+    bench.close()
+    again = open_bench(directory, START_US - HOUR_MS * 1_000)
+    accepted = again.broker.delayed.produce(ANYBODY, "t", b"early", 60_000)
+    until(again, lambda: accepted.done)
+    assert accepted.result()
+    for _ in range(5):
+        again.advance(1_000)
+        again.run_posted()
+    passes(again, 2 * HOUR_MS, 1)
+    assert values(again) == [b"100", b"early"]
+    again.close()

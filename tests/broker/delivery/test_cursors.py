@@ -324,3 +324,16 @@ def _expiring(bench: Bench) -> Batch:
     builder.add(b"stays", 1, None, None, 0)
     builder.add(b"goes too", 1, None, None, soon)
     return builder.build()
+
+
+def test_readers_that_leave_when_their_topic_is_deleted(bench: Bench) -> None:
+    """As sessions do. There is no offset any more that could be committed."""
+    bench.publish("t", *numbered(range(3)))
+    members = [Member(bench, auto_commit=auto) for auto in (True, False, True)]
+    for one in members:
+        one.reader.ended = one.reader.leave
+    assert members[0].values()
+    bench.broker.delete_topic(ANYBODY, "t")
+    bench.settle()
+    assert all(one.reader.gone for one in members)
+    assert len(bench.broker.cursors) == 0

@@ -50,6 +50,8 @@ class CacheFollowing:
         self._there: int | None = None
         # Puts of this process that are in memory and were not met in the topic yet, with their offsets.
         self._ahead: dict[Name, int] = {}
+        # There is no topic to follow; the next one of its name is.
+        self._over = False
         broker.engine.watch_topics(self._seen)
 
     def begin(self) -> None:
@@ -62,13 +64,12 @@ class CacheFollowing:
 
     def _seen(self, name: str) -> None:
         """Of a topic that was deleted and made anew, offsets are others."""
-        ended = self._tail is not None and self._tail.stopped
-        if name == self._topic and ended and self._broker.engine.topic_durable(name) is None:
+        if name == self._topic and self._over and self._broker.engine.topic_durable(name) is None:
             self._tail = None
-            self._ahead.clear()
             self._ask()
 
     def _ask(self) -> None:
+        self._over = False
         try:
             self._broker.engine.fresh_offsets(self._topic, 0).on_done(self._told)
         except LogError:  # deleted meanwhile: there is nothing to read
@@ -87,6 +88,7 @@ class CacheFollowing:
 
     def _ended(self) -> None:
         """There is no topic: what is in memory is what there is."""
+        self._over = True
         self._there = None
         self._ahead.clear()
         self._loaded()
@@ -135,7 +137,7 @@ class CacheFollowing:
         tail = self._tail
         if tail is not None and token.base_offset < tail.offset:
             return  # it came along already, in its order
-        if tail is None or not tail.stopped:
+        if not self._over:
             self._ahead[stored.name] = token.base_offset
         self._memory.put(*stored.name, value, stored.deadline_us)
 

@@ -82,27 +82,30 @@ class Marking:
 
     def _lost(self, _share: int) -> None:
         self._held = False
-        self._due.clear()
 
     # --- what goes --------------------------------------------------------------------------------
 
     def gone(self, name: Name) -> None:
-        if self._held:
-            self._due.append((self._broker.engine.run_us() + MARKED_AFTER_US, name))
-            self._plan()
+        """Noted by all: whoever has the duty by then writes the mark."""
+        self._due.append((self._broker.engine.run_us() + MARKED_AFTER_US, name))
+        self._plan()
 
     def _plan(self) -> None:
         if self._due and not self._planned and not self._sent:
             self._planned = True
-            self._broker.later(LOOK_S, self._look)
+            # What is due already goes at once: more may expire in a second than one append marks.
+            is_due = self._due[0][0] <= self._broker.engine.run_us()
+            self._broker.later(0.0 if is_due else LOOK_S, self._look)
 
     def _look(self) -> None:
         self._planned = False
         now_us = self._broker.engine.run_us()
         names: dict[Name, None] = {}
-        while self._due and self._due[0][0] <= now_us and len(names) < MARKS_AT_ONCE:
+        for _ in range(MARKS_AT_ONCE):
+            if not self._due or self._due[0][0] > now_us:
+                break
             name = self._due.popleft()[1]
-            if name not in self._memory and not self._writing(name):
+            if self._held and name not in self._memory and not self._writing(name):
                 names[name] = None
         if names and not self._sent:
             self._send([Stored(name, None, None) for name in names])

@@ -7,7 +7,7 @@ The index is complete when everything is in it that was there at the beginning. 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.delayed.hour import CANCELS, MESSAGES, PLACE
+from penstock.broker.delayed.hour import CANCELS, MAX_OFFSET, MESSAGES, PLACE
 from penstock.broker.delayed.marks import Mark, last_mark
 from penstock.broker.delayed.shared_hour import SharedHour
 from penstock.broker.tail import Tail
@@ -98,12 +98,14 @@ class Following:
             self._ended()
 
     def _begin_cancels(self, there: int) -> None:
-        self._cancels_there = there
+        # What the mark knows has to be here too, however old the end is that was told.
+        self._cancels_there = max(there, self.hour.cancels_end)
         self._cancels = self._tail(CANCELS, self._take_cancels, self._cancels_moved)
         self._cancels.go_on()
 
     def _begin_messages(self, there: int) -> None:
-        self._messages_there = there
+        known = 0 if self.hour.end == MAX_OFFSET else self.hour.end
+        self._messages_there = max(there, known)
         self._messages = self._tail(MESSAGES, self._take_messages, self._messages_moved)
         self._messages.go_on()
 

@@ -128,8 +128,11 @@ class DelayedMessages:
         self._floor_ms = max(self._floor_ms, until_ms + 1)
 
     def is_over(self, hour: Hour) -> bool:
-        """Whether nothing more comes into it."""
-        return self._floor_ms >= hour.end_ms and hour.number not in self._gathered
+        """Whether nothing more comes into it, and nothing waits in it: after a start with a clock that
+        went back, messages may have come into an hour before a mark was found in a later one."""
+        if self._floor_ms < hour.end_ms or hour.pending > 0:
+            return False
+        return self.settled_ms(hour.end_ms) == hour.end_ms
 
     # --- accepting ---------------------------------------------------------------------------------
 

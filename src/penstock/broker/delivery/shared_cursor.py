@@ -29,6 +29,7 @@ from penstock.broker.delivery.dead_letters import ITSELF
 from penstock.broker.delivery.feed import readable
 from penstock.broker.delivery.inflight import Run, RunTable
 from penstock.broker.delivery.lane import SECOND_US, CursorTerms, Lane
+from penstock.broker.errors import BrokerError, Code
 from penstock.errors import PenstockError
 from penstock.log.batch.view import BatchView
 from penstock.log.engine import Pending, ReadResult, Share
@@ -91,10 +92,10 @@ class SharedCursor:
         """Raises what refuses it."""
         engine, group = self._broker.engine, self.terms.group
         if group is not None:
+            if engine.shared:  # before anybody else has to share with it
+                self._broker.require(principal, Operation.COMMIT_OFFSETS, self.topic)
             self._share = engine.share(group, self.topic, self._held_changed, self._giving_away)
         try:
-            if not self._share.is_whole:
-                self._broker.require(principal, Operation.COMMIT_OFFSETS, self.topic)
             self.follow(principal)
         except BaseException:
             self._share.leave()
@@ -413,8 +414,8 @@ class SharedCursor:
 
     def commit(self, principal: Principal, *, at_once: bool = False) -> list[Pending[object]]:
         """`at_once`: raises what refuses it, and commits also what is committed already."""
-        if self.terms.group is None:
-            return []
+        if self.terms.group is None or self._broker.engine.topic(self.topic) is None:
+            return []  # a topic that is deleted, perhaps at another server, has no offsets
         pending: list[Pending[object]] = []
         for lane in self._lanes.values():
             known = self._broker.engine.committed_offset(
@@ -458,7 +459,9 @@ class SharedCursor:
                 raise
             result.settle(None, error)
             return result
-        assert change is not None, "the partition exists"
+        if change is None:
+            result.settle(None, BrokerError(Code.UNKNOWN_TOPIC, f"no topic named {self.topic!r}"))
+            return result
         lane.commit = result
         lane.committing = lane.settled.floor
 
