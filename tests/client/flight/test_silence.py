@@ -79,14 +79,16 @@ def test_a_task_that_reads_goes_on_when_the_server_does(
     failures: list[ClientError] = []
     frozen_s = failed_s = 0.0
 
-    def pause(self: Connection, attempt: int, error: ClientError) -> None:
+    def following(self: Connection, attempt: int, error: ClientError) -> Connection:
         nonlocal failed_s
         failed_s = time.monotonic()
         failures.append(error)
         server.thaw()
+        self.drop()
+        return self
 
     monkeypatch.setattr(Connection, "open", lambda self: patient(server))
-    monkeypatch.setattr(Connection, "pause", pause)
+    monkeypatch.setattr(Connection, "next", following)
     connection = Connection(server.address, KEY)
     topic = connection.client().describe(TOPIC)
     wanted = Range(TOPIC, 0, 0, BATCHES, topic.created_us)

@@ -8,6 +8,7 @@ log, they divide the hours, and what is said here of one holds for all together 
 Time is that of Engine.run_us: nobody can set it while the server runs. Hot: compiled by mypyc.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.access.access import Principal
@@ -34,7 +35,7 @@ from penstock.broker.errors import BrokerError, Code, RecordTooLarge
 from penstock.broker.records import Records
 from penstock.log.batch.format import encode_values
 from penstock.log.engine import AppendToken, Pending, ReadResult, TopicInfo
-from penstock.log.errors import OffsetOutOfRange, OutcomeUnknown
+from penstock.log.errors import OffsetOutOfRange, OutcomeUnknown, UnknownTopic
 from penstock.log.settings import MAX_RECORD_BYTES, TopicSettings
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 # An append of an hour is closed at this size; a single large message may pass it. A message that is due
 # is read with its whole append, so it is not large.
 APPEND_BYTES: Final = 64 * 1024
-# In which a process hears of the topic of an hour that another one has made.
-NEW_HOUR_S: Final = 2.5
 HOUR_SETTINGS: Final = TopicSettings(
     retention_ms=0, retention_bytes=0, record_bytes=MAX_RECORD_BYTES
 )
@@ -302,54 +301,78 @@ class DelayedMessages:
         topic; without it the message seems not to exist."""
         self.broker.require(principal, Operation.CANCEL_DELAYED)
         place = split_id(number)
-        hour = self.by_number.get(place[0])
-        if self.broker.engine.topic(hour_name(place[0])) is None:
-            if self.shared is not None and self._may_be_new(place[0]):
-                return self._cancel_soon(principal, number)
-            raise not_found(number)
-        if self.shared is None and hour is None:
-            raise not_found(number)
-        if self.shared is None and hour is not None and not hour.loaded:
-            raise BrokerError(Code.OVERLOADED, "delayed messages are still being read, try again")
         done: Pending[object] = Pending()
+        if self.shared is not None:
+            self._look_up(principal, number, done)
+            return done
+        hour = self.by_number.get(place[0])
+        if hour is None:
+            raise not_found(number)
+        if not hour.loaded:
+            raise BrokerError(Code.OVERLOADED, "delayed messages are still being read, try again")
         try:
-            read = self.broker.engine.read(hour_name(place[0]), MESSAGES, place[1], 1)
+            read = self.broker.engine.read(hour.name, MESSAGES, place[1], 1)
         except OffsetOutOfRange:
             raise not_found(number) from None
 
         def found(result: Pending[ReadResult]) -> None:
             try:
                 topic, due_ms = self._found(principal, number, result)
-                if self.shared is not None or hour is None:
-                    self._request(principal, topic, number, due_ms, done)
-                else:
-                    self._cancel(principal, hour, topic, number, due_ms, done)
+                self._cancel(principal, hour, topic, number, due_ms, done)
             except Exception as error:  # whatever it is, the one who waits is told
                 done.settle(None, error)
 
         read.on_done(found)
         return done
 
+    def _look_up(self, principal: Principal, number: int, done: Pending[object]) -> None:
+        """Where another process has taken the message: this one may know neither the topic of its hour nor
+        how far that goes, and asks. Raises BrokerError NOT_FOUND for an hour that cannot be."""
+        number_of_hour, offset = split_id(number)
+        name = hour_name(number_of_hour)
+        engine = self.broker.engine
+
+        def guarded(step: Callable[[], None]) -> None:
+            try:
+                step()
+            except (UnknownTopic, OffsetOutOfRange):
+                done.settle(None, not_found(number))
+            except Exception as error:  # whatever it is, the one who waits is told
+                done.settle(None, error)
+
+        def known(found: Pending[TopicInfo | None]) -> None:
+            if found.error is not None or found.result() is None:
+                done.settle(None, found.error or not_found(number))
+            else:
+                guarded(ask)
+
+        def ask() -> None:
+            engine.fresh_offsets(name, MESSAGES, offset + 1).on_done(told)
+
+        def told(ends: Pending[tuple[int, int]]) -> None:
+            if ends.error is not None:
+                done.settle(None, ends.error)
+            else:
+                guarded(look)
+
+        def look() -> None:
+            engine.read(name, MESSAGES, offset, 1).on_done(lambda read: guarded(lambda: tell(read)))
+
+        def tell(read: Pending[ReadResult]) -> None:
+            topic, due_ms = self._found(principal, number, read)
+            self._request(principal, topic, number, due_ms, done)
+
+        if engine.topic(name) is not None:
+            guarded(ask)
+        elif self._may_be_new(number_of_hour):
+            engine.fresh_topic(name, expected=True).on_done(known)
+        else:
+            raise not_found(number)
+
     def _may_be_new(self, hour: int) -> bool:
         """Whether another process may have made its topic, and this one has not heard of it."""
         first_ms, last_ms = self.now_ms(), self.now_ms() + self.broker.options.max_delay_us // 1_000
         return first_ms // HOUR_MS <= hour <= last_ms // HOUR_MS
-
-    def _cancel_soon(self, principal: Principal, number: int) -> Pending[object]:
-        done: Pending[object] = Pending()
-
-        def again() -> None:
-            try:
-                if self.broker.engine.topic(hour_name(split_id(number)[0])) is None:
-                    raise not_found(number)
-                change = self.cancel(principal, number)
-            except Exception as error:  # whatever it is, the one who waits is told
-                done.settle(None, error)
-                return
-            change.on_done(lambda result: done.settle(None, result.error))
-
-        self.broker.later(NEW_HOUR_S, again)
-        return done
 
     def _found(
         self, principal: Principal, number: int, read: Pending[ReadResult]
