@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 CONCURRENT_FLOWS: Final = "spark.sql.pipelines.execution.maxConcurrentFlows"
 CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 # How files of checkpoints are written: under another name, and then renamed. Spark's default does the same
-# by an interface of Hadoop that starts a program (readlink) whenever it looks at a local file, a hundred
-# times a second: without it a row is in silver after half the time (benchmarks/README.md).
+# by an interface of Hadoop that starts programs (readlink was seen) when it looks at local files. With this
+# one rows were in silver much sooner (benchmarks/README.md).
 QUICK_CHECKPOINT_FILES: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
