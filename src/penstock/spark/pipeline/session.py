@@ -38,7 +38,7 @@ CONCURRENT_FLOWS: Final = "spark.sql.pipelines.execution.maxConcurrentFlows"
 CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 # How files of checkpoints are written: under another name, and then renamed. Spark's default does the same
 # by an interface of Hadoop that starts programs (readlink was seen) when it looks at local files. With this
-# one rows were in silver much sooner (benchmarks/README.md).
+# one rows were in silver about 1.4 times as soon (benchmarks/README.md).
 QUICK_CHECKPOINT_FILES: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
